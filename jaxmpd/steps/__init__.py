@@ -1,0 +1,1 @@
+"""Kinds of step: one exact global search a file."""

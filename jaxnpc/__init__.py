@@ -1,0 +1,1 @@
+"""Nearest-prototype classifiers with proved robustness."""

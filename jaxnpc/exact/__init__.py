@@ -1,0 +1,1 @@
+"""Exact minimal adversarial perturbations, a solver a file."""

@@ -1,0 +1,1 @@
+"""rho for one (point, own prototype, rival prototype), a norm pair a file."""
