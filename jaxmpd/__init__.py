@@ -1,1 +1,1 @@
-"""Message passing descent: exact global minimisation along the parameters of piecewise-linear networks."""
+"""Message passing descent: exact global minimisation along parameters of PWL networks."""
