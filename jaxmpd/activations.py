@@ -1,12 +1,12 @@
 """Piecewise-linear activations as data: kinks and slopes."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
-import itertools
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def piecewise_linear(
 
 
 def leaky_hard_tanh(alpha: float = 0.01) -> PiecewiseLinear:
-    """The identity where |x| <= 1, else sign(x) + alpha (x - sign(x)) (eq. 41); the paper's alpha is 0.01."""
+    """The identity on [-1, 1], slope alpha outside (eq. 41); the paper uses alpha = 0.01."""
     return piecewise_linear([-1, 1], [alpha, 1, alpha])
 
 

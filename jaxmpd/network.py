@@ -1,5 +1,6 @@
 """Multi-layer perceptrons: parameters in any tree, the forward pass, the pre-activations."""
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -9,7 +10,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxmpd.activations import PiecewiseLinear
-import itertools
 
 PyTree = Any
 
