@@ -145,7 +145,9 @@ def show(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, float) and not isinstance(value, bool):
-        plain_digits = value == 0 or (value.is_integer() or abs(value) >= 1e3) and abs(value) < 1e7
+        plain_digits = value == 0 or (
+            (value.is_integer() or abs(value) >= 1e3) and abs(value) < 1e7
+        )
         return f"{value:.0f}" if plain_digits else f"{value:.4g}"
     return str(value)
 
