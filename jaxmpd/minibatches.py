@@ -1,5 +1,6 @@
 """Minibatches: random partitions of the samples, and the schedule of their size."""
 
+import math
 from dataclasses import dataclass
 
 import jax
@@ -45,16 +46,18 @@ class BatchSize:
                 f"hold={self.hold} must not be negative and every={self.every} must be positive: "
                 "both count minibatch steps"
             )
-        if not self.factor >= 1:
-            raise ValueError(f"factor must be at least 1 (1: no growth), got {self.factor}")
+        if not 1 <= self.factor < math.inf:
+            raise ValueError(
+                f"factor must be finite and at least 1 (1: no growth), got {self.factor}"
+            )
 
     def __call__(self, minibatch_steps: int, samples: int) -> int:
         """The size after so many minibatch steps, for a data set of so many samples."""
         growths = max(0, (minibatch_steps - self.hold) // self.every + 1)
-        size = self.initial
-        while growths and size < samples and self.factor > 1:
-            size, growths = max(size + 1, int(size * self.factor)), growths - 1
-        return min(size, samples)
+        # In logarithms, since the power itself overflows after a thousand growths.
+        if math.log(self.initial) + growths * math.log(self.factor) >= math.log(samples):
+            return samples
+        return min(samples, int(self.initial * self.factor**growths))
 
 
 def constant(size: int) -> BatchSize:
