@@ -123,10 +123,10 @@ def take(data: Batch, indices: Int[Array, " width"]) -> Batch:
     here = indices >= 0
     places = jnp.maximum(indices, 0)
     inputs, targets = data.inputs[places], data.targets[places]
-    return Batch(inputs, targets, here * _weights(data)[places])
+    return Batch(inputs, targets, here * sample_weights(data)[places])
 
 
-def _weights(data: Batch) -> Float[Array, " S"]:
+def sample_weights(data: Batch) -> Float[Array, " S"]:
     """The samples' weights, ones if they have none."""
     if data.weights is not None:
         return data.weights
