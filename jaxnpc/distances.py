@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 # A tile of ROWS x COLUMNS sums stays in a CPU core's cache while GROUP coordinates at a time are
 # added to it: ten times faster than reducing one pair after the other, and never n x K x d numbers.
@@ -150,6 +150,29 @@ def squared_l2_error(x: Float[Array, "n d"], w: Float[Array, "K d"]) -> Float[Ar
     """
     squares = jnp.sum(x * x, axis=1)[:, None] + jnp.sum(w * w, axis=1)[None, :]
     return 2 * rounding(x.shape[1] + 4, x.dtype) * squares + _underflow(x)
+
+
+def choosing_distances(
+    x: Float[Array, "n d"], w: Float[Array, "K d"], p: float, moved: Float[ArrayLike, ""]
+) -> tuple[Float[Array, "n K"], Float[Array, "n K"]]:
+    """Distances to choose by, squared for p = 2, and how far each may be from the true one.
+
+    Args:
+        x: n points, as the device holds them.
+        w: K points, likewise.
+        p: 1, 2 or infinity.
+        moved: how far, in the p-norm, bringing a point and a w to the device's type moved them at
+            most, both together.
+
+    Returns:
+        The distances and the bounds of their errors, computed generously; where they are NaN or
+        infinite nothing is known.
+    """
+    if p == 2:
+        d, error = squared_l2(x, w), squared_l2_error(x, w)
+        return d, error + moved * (2.1 * jnp.sqrt(jnp.maximum(d, 0) + error) + moved)
+    d = pairwise(x, w, p)
+    return d, rounding(x.shape[1] + 2, x.dtype) * d + 1.1 * moved + _underflow(x)
 
 
 def rounding(n: int, dtype: jax.typing.DTypeLike = jnp.float32) -> float:
