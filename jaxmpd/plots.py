@@ -1,0 +1,60 @@
+"""Figures: the loss against batch steps and against seconds."""
+
+import importlib.util
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxmpd.checkpoints import write_whole
+from jaxmpd.runs import History
+
+
+def histories_figure(histories: Mapping[str, History], title: str = "") -> Any:
+    """Training and validation loss against batch steps and seconds (the paper's Fig. 2).
+
+    Args:
+        histories: of each optimiser, by the name to show.
+        title: above the panels.
+
+    Returns:
+        A matplotlib figure, bound to no window.
+
+    Raises:
+        ImportError: if matplotlib is not installed.
+    """
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    axes = figure.subplots(1, 2, sharey=True)
+    for axis, field, name in zip(
+        axes, ("batch_steps", "seconds"), ("batch steps", "seconds"), strict=True
+    ):
+        for k, (label, history) in enumerate(histories.items()):
+            x = getattr(history, field)
+            axis.plot(x, history.train_loss, f"C{k}-", label=f"{label}, training")
+            axis.plot(x, history.validation_loss, f"C{k}--", label=f"{label}, validation")
+        axis.set(xlabel=name, yscale="log")
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("mean squared error")
+    axes[1].legend(fontsize="small")
+    figure.suptitle(title)
+    return figure
+
+
+def require_matplotlib() -> None:
+    """Check that figures can be drawn, before work that ends in one.
+
+    Raises:
+        ImportError: naming the extra to install.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ImportError("figures need matplotlib: pip install 'jaxmpd-npc[plots]'")
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """Write a figure as PNG, whole or not at all."""
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=150)
+    write_whole(path, content.getvalue())
