@@ -1,0 +1,234 @@
+"""Message passing descent as an optax transformation."""
+
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from jaxmpd.activations import LEAKY_HARD_TANH, PiecewiseLinear
+from jaxmpd.losses import Batch, squared_error, weighted_mean
+from jaxmpd.network import Layer, PyTree, as_layers, pre_activations
+from jaxmpd.steps.coordinate import coordinates, random_order, sweep
+
+
+class MPDState(NamedTuple):
+    """What message passing descent carries from step to step.
+
+    Attributes:
+        steps: the number of steps taken.
+        key: raw data of the PRNG key that the next step draws its parameters from.
+        loss: the last minibatch's loss after its step, infinite before the first.
+    """
+
+    steps: Int[Array, ""]
+    key: Array
+    loss: Float[Array, ""]
+
+
+def mpd(
+    activation: PiecewiseLinear = LEAKY_HARD_TANH,
+    *,
+    coordinates: int | Literal["all"] = "all",
+    seed: int | PRNGKeyArray = 0,
+) -> optax.GradientTransformationExtraArgs:
+    r"""Message passing descent for a network of one hidden layer under the squared error.
+
+    A step visits parameters in random order and moves each to the global minimum of the
+    minibatch's loss along it, all others standing still (Algorithm 4):
+
+    $$\theta_p \leftarrow \arg\min_\theta \sum_s \omega_s\, |g(x_s; \theta_1 \dots \theta \dots
+    \theta_P) - y_s|^2 .$$
+
+    The minibatch's loss never rises. There is no learning rate, and the incoming updates
+    (gradients) are not used: under `jax.jit` they are not even computed. In a chain it stands last.
+
+    Args:
+        activation: of the hidden layer.
+        coordinates: how many parameters a step visits: `"all"` of them once, or a number of them,
+            drawn without repetition; 1 is the paper's text to the letter.
+        seed: of the random orders; an integer or a PRNG key.
+
+    Returns:
+        A transformation whose `update` needs `params` and `batch=`, a
+        [`Batch`][jaxmpd.losses.Batch] or a tuple `(inputs, targets)` or `(inputs, targets,
+        weights)`, and ignores other extra arguments. Inside `optax.masked` or
+        `optax.multi_transform` it needs `full_params=` too: the loss depends on the parameters
+        that are masked out.
+
+    Raises:
+        ValueError: from here, if `coordinates` is neither `"all"` nor positive; from `init`, if
+            the parameters are not those of a network with one hidden layer; from `update`, if
+            `params` or `batch` is missing or does not fit.
+
+    Example:
+        >>> import jaxmpd
+        >>> x = jax.random.normal(jax.random.key(1), (500, 2))
+        >>> y = jnp.sin(2 * x[:, :1]) * x[:, 1:]
+        >>> params = jaxmpd.init(jax.random.key(0), (2, 16, 1))
+        >>> optimizer = jaxmpd.mpd(jaxmpd.LEAKY_HARD_TANH)
+        >>> state = optimizer.init(params)
+        >>> @jax.jit
+        ... def step(params, state):
+        ...     updates, state = optimizer.update(params, state, params, batch=(x, y))
+        ...     return optax.apply_updates(params, updates), state
+        >>> for _ in range(10):
+        ...     params, state = step(params, state)
+        >>> bool(state.loss < 0.05 * jnp.var(y))
+        True
+    """
+    if coordinates != "all" and (isinstance(coordinates, bool) or coordinates < 1):
+        raise ValueError(
+            f'coordinates must be "all" or a positive number of parameters a step, '
+            f"got {coordinates!r}"
+        )
+    key = jax.random.key(seed) if isinstance(seed, int) else seed
+    key_data, impl = jax.random.key_data(key), jax.random.key_impl(key)
+
+    def init(params: PyTree) -> MPDState:
+        if not _has_masked(params):
+            _hidden_and_output(params)
+        return MPDState(
+            steps=jnp.zeros((), jnp.int32),
+            key=jnp.array(key_data),
+            loss=jnp.full((), jnp.inf, jnp.result_type(*jax.tree.leaves(params))),
+        )
+
+    def update(
+        updates: PyTree,
+        state: Any,
+        params: PyTree | None = None,
+        *,
+        batch: Any = None,
+        full_params: PyTree | None = None,
+        **extra_args: Any,
+    ) -> tuple[PyTree, MPDState]:
+        del updates, extra_args
+        if params is None:
+            raise ValueError(_NO_PARAMS)
+        full = _fill_in(params, full_params)
+        layers, rebuild = _hidden_and_output(full)
+        batch = _as_batch(batch, layers)
+        numbers = _movable(params, full)
+        count = len(numbers) if coordinates == "all" else min(coordinates, len(numbers))
+        next_key, key = jax.random.split(jax.random.wrap_key_data(state.key, impl=impl))
+        order = random_order(key, numbers, count)
+        swept = rebuild(sweep(layers, batch, order, activation))
+
+        # What counts is the loss where the caller lands: old + (new - old) may not be new.
+        change = jax.tree.map(jnp.subtract, swept, full)
+        before = _loss(full, batch, activation)
+        after = _loss(optax.apply_updates(full, change), batch, activation)
+        better = after <= before
+        change = jax.tree.map(lambda c: jnp.where(better, c, jnp.zeros_like(c)), change)
+        change = jax.tree.map(
+            lambda p, c: p if _is_masked_out(p) else c, params, change, is_leaf=_is_masked_out
+        )
+        return change, MPDState(
+            steps=jnp.asarray(optax.safe_increment(state.steps)),
+            key=jax.random.key_data(next_key),
+            loss=jnp.where(better, after, before).astype(state.loss.dtype),
+        )
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+_NO_PARAMS = (
+    "You are using a transformation that requires the current value of parameters, but you are "
+    "not passing `params` when calling `update`."
+)
+"""optax's own message, which it does not export."""
+
+
+def _is_masked_out(node: Any) -> bool:
+    return isinstance(node, optax.MaskedNode)
+
+
+def _has_masked(params: PyTree) -> bool:
+    return any(map(_is_masked_out, jax.tree.leaves(params, is_leaf=_is_masked_out)))
+
+
+def _fill_in(params: PyTree, full_params: PyTree | None) -> PyTree:
+    """The parameters with those that are masked out put back."""
+    if not _has_masked(params):
+        return params
+    if full_params is None:
+        raise ValueError(
+            "some of params are masked out (optax.masked or optax.multi_transform), but the loss "
+            "along a parameter depends on all of them: pass them as full_params= to update"
+        )
+    return jax.tree.map(
+        lambda p, full: full if _is_masked_out(p) else p,
+        params,
+        full_params,
+        is_leaf=_is_masked_out,
+    )
+
+
+def _movable(params: PyTree, full: PyTree) -> np.ndarray:
+    """The numbers of the parameters that are not masked out."""
+    flags = jax.tree.map(
+        lambda p, f: np.full(jnp.shape(f), not _is_masked_out(p)),
+        params,
+        full,
+        is_leaf=_is_masked_out,
+    )
+    return coordinates(as_layers(flags)[0])
+
+
+def _hidden_and_output(params: PyTree) -> tuple[tuple[Layer, ...], Any]:
+    layers, rebuild = as_layers(params)
+    if len(layers) != 2:
+        raise ValueError(
+            f"params has {len(layers)} layers of widths "
+            f"{[layer.kernel.shape for layer in layers]}: mpd needs one hidden layer and an output"
+        )
+    dtypes = {jnp.result_type(leaf) for leaf in jax.tree.leaves(params)}
+    if len(dtypes) != 1 or not all(jnp.issubdtype(dtype, jnp.floating) for dtype in dtypes):
+        raise ValueError(
+            f"params must share one floating-point dtype, got {sorted(map(str, dtypes))}"
+        )
+    return layers, rebuild
+
+
+def _as_batch(batch: Any, layers: tuple[Layer, ...]) -> Batch:
+    """The batch in the parameters' dtype, its padding set to 0, or an error that says why not."""
+    if batch is None:
+        raise ValueError(
+            "update needs the samples: call optimizer.update(updates, state, params, "
+            "batch=(inputs, targets))"
+        )
+    if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
+        raise ValueError(
+            f"batch must be (inputs, targets) or (inputs, targets, weights), got {type(batch)}"
+        )
+    dtype = layers[0].kernel.dtype
+    inputs, targets, weights = (
+        None if a is None else jnp.asarray(a, dtype) for a in (*batch, None)[:3]
+    )
+    d0, d2 = layers[0].kernel.shape[0], layers[-1].kernel.shape[1]
+    shapes = [jnp.shape(a) for a in batch if a is not None]
+    if (
+        inputs is None
+        or targets is None
+        or inputs.shape != (inputs.shape[0] if inputs.ndim else 0, d0)
+        or targets.shape != (inputs.shape[0], d2)
+        or (weights is not None and weights.shape != (inputs.shape[0],))
+    ):
+        raise ValueError(
+            f"batch holds arrays of shapes {shapes}: the network takes inputs of shape (S, {d0}) "
+            f"and targets of shape (S, {d2}), weights of shape (S,)"
+        )
+    if inputs.shape[0] == 0:
+        raise ValueError("batch holds no samples")
+    if weights is not None:
+        used = weights[:, None] > 0
+        inputs, targets = jnp.where(used, inputs, 0), jnp.where(used, targets, 0)
+    return Batch(inputs, targets, weights)
+
+
+def _loss(params: PyTree, batch: Batch, activation: PiecewiseLinear) -> Float[Array, ""]:
+    predictions = pre_activations(as_layers(params)[0], batch.inputs, activation)[-1]
+    return weighted_mean(squared_error(predictions, batch.targets), batch.weights)
