@@ -1,0 +1,110 @@
+"""Which function answers for a distance p, a threat model q and a domain: one line a cell."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from jaxnpc.domains import Box, Domain, Unbounded
+from jaxnpc.pairwise import l1, l2, linf
+from jaxnpc.pairwise.frame import PairRadius, Vector
+
+INF = float("inf")
+
+
+class Cell(NamedTuple):
+    """What is known of one (p, q, domain).
+
+    Attributes:
+        rho: the kernel, called with (z, w_i, w_j, q=q, domain=domain).
+        exact: whether its radius is the minimum itself rather than a lower bound.
+        complexity: its time for d coordinates. The steps of a search are a handful, and bounded by
+            the precision instead of d, which saves the sort behind the O(d log d) of Table 1.
+    """
+
+    rho: Callable[..., PairRadius]
+    exact: bool
+    complexity: str
+
+
+TABLE: dict[tuple[float, float, type], Cell] = {
+    (1, 1, Unbounded): Cell(l1.rho, False, "O(d) a step"),
+    (1, 1, Box): Cell(l1.rho, False, "O(d) a step"),
+    (1, 2, Unbounded): Cell(l1.rho, False, "O(d) a step"),
+    (1, 2, Box): Cell(l1.rho, False, "O(d) a step"),
+    (1, INF, Unbounded): Cell(l1.rho, True, "O(d) a step"),
+    (1, INF, Box): Cell(l1.rho, True, "O(d) a step"),
+    (2, 1, Unbounded): Cell(l2.rho, True, "O(d)"),
+    (2, 1, Box): Cell(l2.rho, True, "O(d) a step"),
+    (2, 2, Unbounded): Cell(l2.rho, True, "O(d)"),
+    (2, 2, Box): Cell(l2.rho, True, "O(d) a step"),
+    (2, INF, Unbounded): Cell(l2.rho, True, "O(d)"),
+    (2, INF, Box): Cell(l2.rho, True, "O(d) a step"),
+    (INF, 1, Unbounded): Cell(linf.rho, True, "O(d log d)"),
+    (INF, 1, Box): Cell(linf.rho, True, "O(d log d)"),
+    (INF, 2, Unbounded): Cell(linf.rho, True, "O(d log d)"),
+    (INF, 2, Box): Cell(linf.rho, True, "O(d log d)"),
+    (INF, INF, Unbounded): Cell(linf.rho, True, "O(d)"),
+    (INF, INF, Box): Cell(linf.rho, True, "O(d) a step"),
+}
+
+
+def cell(p: float, q: float, domain: Domain | type) -> Cell:
+    """The entry of the table.
+
+    Args:
+        p: the norm of the classifier's distance.
+        q: the norm of the perturbation.
+        domain: a domain or its type.
+
+    Returns:
+        The cell.
+
+    Raises:
+        ValueError: if there is none, naming p, q and the domain.
+    """
+    kind = domain if isinstance(domain, type) else type(domain)
+    if (p, q, kind) not in TABLE:
+        known = sorted({(p, q) for p, q, _ in TABLE})
+        raise ValueError(
+            f"no pair radius for p = {p!r}, q = {q!r} on {kind.__name__}: known are (p, q) in "
+            f"{known} on Unbounded and Box"
+        )
+    return TABLE[p, q, kind]
+
+
+def is_exact(p: float, q: float, domain: Domain | type) -> bool:
+    """Whether `rho` is the minimal perturbation of a pair itself; else it is a lower bound."""
+    return cell(p, q, domain).exact
+
+
+def rho(z: Vector, w_i: Vector, w_j: Vector, *, p: float, q: float, domain: Domain) -> PairRadius:
+    r"""How far z can be moved before it is as close to $w_j$ as to $w_i$ (eq. 2).
+
+    $$\rho_p^q(z)_{i,j} = \min_{x \in X} |x - z|_q \quad\text{s.t.}\quad
+      |x - w_i|_p \ge |x - w_j|_p$$
+
+    Pure, for one triple: `jax.vmap` over whatever is batched. Computed in the precision of z, whose
+    rounding may overstate it: [`prove`][jaxnpc.pairwise.table.prove] does not.
+
+    Args:
+        z: the point, in the domain.
+        w_i: the prototype that keeps it, anywhere.
+        w_j: the rival prototype, anywhere.
+        p: the norm of the distance: 1, 2 or infinity; static.
+        q: the norm of the perturbation: 1, 2 or infinity; static.
+        domain: where x is sought; its type is static, its bounds are data.
+
+    Returns:
+        The radius with its witness: exact, or where `is_exact` says so a lower bound.
+
+    Raises:
+        ValueError: if the table has no such cell.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> points = jnp.array([[0.0, 0.0], [0.25, 0.5], [1.0, 1.0]])
+        >>> pair = jnp.array([0.0, 0.0]), jnp.array([1.0, 0.0])
+        >>> radii = jax.vmap(lambda z: rho(z, *pair, p=2, q=2, domain=Box()).radius)(points)
+        >>> radii.tolist()
+        [0.5, 0.25, 0.0]
+    """
+    return cell(p, q, domain).rho(z, w_i, w_j, q=q, domain=domain)
