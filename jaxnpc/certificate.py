@@ -25,17 +25,18 @@ class Certificate:
 
     and `radius <= epsilon(z) <= upper`. A tie between classes counts as a change, so the class is
     certain in the *open* ball of that radius. The radius is 0 where the label is missed or tied
-    with another one and where the point is NaN, and infinite where no point of X leaves the class.
+    with another one and where the point is NaN or infinite, and infinite where no point of X leaves
+    the class.
 
     Attributes:
         radius: the proved lower bound, in the units of the points.
         upper: the distance of the witness, rounded up; infinite where there is none.
-        exact: whether the two agree, to the relative `tolerance` that `certify` was given.
+        exact: whether the two agree, to the relative tolerance that `certify` was given.
         witness: a point of X that is not assigned to the label, as judged in float64; the point
             itself where the radius is 0 or no other is known.
-        label: the class that is certified, as an index into `classes`, or -1 for a label that the
-            classifier does not have.
-        predicted: the class that the point is assigned to, likewise; -1 where it is NaN.
+        predicted: the class that the point is assigned to, as an index into `classes`; -1 where the
+            point is NaN or infinite.
+        label: the class that is certified, likewise.
         pair: the prototypes (i, j), own and rival, that give the bound; -1 where there are none.
         subproblems: how many optimisation problems were solved for the point.
         seconds: the time of the point's chunk, shared evenly among its points.

@@ -392,12 +392,13 @@ READERS: dict[str, Callable[[PathLike], Dataset]] = {
 """How to read a file by the end of its name, before .gz."""
 
 
-def load(source: PathLike) -> Dataset:
+def load(source: PathLike, target: str | None = None) -> Dataset:
     """A data set by its name or from a file.
 
     Args:
         source: "digits", "mnist", "mnist:train", or the path of an npz, CSV or idx file (the last
             two also compressed).
+        target: the column of the labels, for CSV files only.
 
     Returns:
         The points and their labels.
@@ -411,9 +412,11 @@ def load(source: PathLike) -> Dataset:
         [0, 1, 2]
     """
     name = os.fspath(source)
+    stem = name.removesuffix(".gz")
+    if target is not None and not stem.endswith(".csv"):
+        raise ValueError(f"target {target!r} names a column, but {name!r} is no CSV file")
     if name in BUILT_IN:
         return BUILT_IN[name]()
-    stem = name.removesuffix(".gz")
     reader = next((read for end, read in READERS.items() if stem.endswith(end)), None)
     if reader is None:
         raise ValueError(
@@ -422,4 +425,4 @@ def load(source: PathLike) -> Dataset:
         )
     if not Path(source).is_file():
         raise FileNotFoundError(f"{name} does not exist")
-    return reader(source)
+    return reader(source) if target is None else read_csv(source, target)

@@ -3,7 +3,12 @@
 import importlib
 from typing import Any
 
-EXTRAS: dict[str, str] = {"matplotlib": "plots", "sklearn": "data", "foolbox": "attacks"}
+EXTRAS: dict[str, str] = {
+    "matplotlib": "plots",
+    "sklearn": "data",
+    "foolbox": "attacks",
+    "eagerpy": "attacks",
+}
 """The extra of this distribution that installs each optional package."""
 
 

@@ -32,6 +32,8 @@ def replacing(path: str | os.PathLike[str]) -> Generator[Path]:
     temporary = target.with_name(f".{os.getpid()}-{target.name}")
     try:
         yield temporary
+        with temporary.open("rb+") as stream:
+            os.fsync(stream.fileno())  # else a power cut may keep the name but not the bytes
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)

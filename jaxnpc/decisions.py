@@ -1,0 +1,169 @@
+"""Which class a point belongs to, decided in float64 and only where rounding cannot matter."""
+
+import contextlib
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from jaxnpc.distances import pairwise, rounding, squared_l2, squared_l2_error
+from jaxnpc.prototypes import PrototypeClassifier, padded_blocks
+
+BLOCK = 1 << 22
+"""How many distances are held at a time."""
+
+
+class Decision(NamedTuple):
+    """The classes of n points.
+
+    Attributes:
+        predicted: the class of the closest prototype, in a tie the class that comes first; -1
+            where the point is not finite.
+        certain: whether exact arithmetic would give the same and no tie.
+        lower: a lower bound, for each class, of the distance to its closest prototype, up to a
+            monotone function that is the same for all classes of a point.
+        upper: an upper bound of the same.
+    """
+
+    predicted: Int[np.ndarray, " n"]
+    certain: Bool[np.ndarray, " n"]
+    lower: Float[np.ndarray, "n C"]
+    upper: Float[np.ndarray, "n C"]
+
+
+class Prepared(NamedTuple):
+    """The classifier's data in float64: images under the metric's map, sorted by class."""
+
+    distance: Any
+    prototypes: Float[np.ndarray, "K *m"]
+    starts: Int[np.ndarray, " C"]
+
+
+def decide(classifier: PrototypeClassifier, points: Float[np.ndarray, "n *d"]) -> Decision:
+    """The class of each point, in float64 whatever JAX's default is.
+
+    Distances come with bounds of their rounding error, at first from matrix products where the
+    distance allows it and for points that these leave open from coordinate differences. A callable
+    distance has no such bounds: there the float64 values themselves are compared.
+
+    Args:
+        classifier: the classifier.
+        points: n points, converted to float64.
+
+    Returns:
+        The decisions.
+
+    Example:
+        >>> from jaxnpc.prototypes import prototype_classifier
+        >>> decision = decide(prototype_classifier([[0.0], [2.0]], "ab"), np.array([[0.5], [1.0]]))
+        >>> decision.predicted.tolist(), decision.certain.tolist()
+        ([0, 0], [True, False])
+    """
+    points = np.asarray(points, np.float64)
+    labels = np.asarray(classifier.labels)
+    order = np.argsort(labels, kind="stable")
+    starts = np.searchsorted(labels[order], range(len(classifier.classes)))
+    prototypes = np.asarray(classifier.prototypes, np.float64)[order]
+    spread = np.zeros(len(points))
+    if classifier.metric is not None:
+        # The map rounds; an error bound of both images bounds what that does to a distance.
+        metric = np.asarray(classifier.metric, np.float64).T
+        error = rounding(points.shape[1] + 2, np.float64)
+        sizes = [np.linalg.norm(np.abs(x) @ np.abs(metric), axis=1) for x in (points, prototypes)]
+        spread = error * (sizes[0] + sizes[1].max())
+        points, prototypes = points @ metric, prototypes @ metric
+    prepared = Prepared(classifier.distance, prototypes, starts)
+    size = 1 << max(0, (BLOCK // len(prototypes)).bit_length() - 1)
+    blocks, begin = [], 0
+    for block, count in padded_blocks(points, size):
+        blocks.append(_decide(prepared, block, count, spread[begin : begin + count]))
+        begin += count
+    return Decision(*(np.concatenate(field) for field in zip(*blocks, strict=True)))
+
+
+def leaves(
+    classifier: PrototypeClassifier,
+    points: Float[np.ndarray, "n *d"],
+    labels: Int[np.ndarray, " n"],
+) -> Bool[np.ndarray, " n"]:
+    """Whether each point is certainly closer to another class than to its label's.
+
+    Args:
+        classifier: the classifier.
+        points: n points; one that is not finite leaves nothing.
+        labels: class indices.
+
+    Returns:
+        True only where exact arithmetic would agree and there is no tie.
+    """
+    return left(decide(classifier, points), labels)
+
+
+def left(decision: Decision, labels: Int[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
+    """The same of points that are decided already."""
+    rows = np.arange(len(labels))
+    others = decision.upper.copy()
+    others[rows, labels] = np.inf
+    return (others.min(axis=1) < decision.lower[rows, labels]) & (decision.predicted >= 0)
+
+
+def _decide(
+    prepared: Prepared, block: Float[np.ndarray, "b *m"], n: int, spread: Float[np.ndarray, " n"]
+) -> Decision:
+    """Decide the first n points of a padded block."""
+    distance, prototypes, starts = prepared
+    if callable(distance):
+        with _float64():
+            values = np.asarray(distance(jnp.asarray(block), jnp.asarray(prototypes)))[:n]
+        return _compare(values, np.zeros_like(values), starts)
+    if distance != 2 or spread.any():
+        return _compare(*_differences(prepared, block, spread), starts)
+    with _float64():
+        x, w = jnp.asarray(block), jnp.asarray(prototypes)
+        products, errors = (np.asarray(f(x, w))[:n] for f in (squared_l2, squared_l2_error))
+    decision = _compare(products, errors, starts)
+    undecided = ~decision.certain & np.isfinite(block[:n]).all(axis=1)
+    for again, count in padded_blocks(block[:n][undecided], n):
+        finer = _compare(*_differences(prepared, again, np.zeros(count)), starts)
+        for old, new in zip(decision, finer, strict=True):
+            old[undecided] = new
+    return decision
+
+
+def _differences(
+    prepared: Prepared, block: Float[np.ndarray, "b m"], spread: Float[np.ndarray, " n"]
+) -> tuple[Float[np.ndarray, "n K"], Float[np.ndarray, "n K"]]:
+    """Distances of the first n points of a block, and bounds of their errors."""
+    with _float64():
+        w = jnp.asarray(prepared.prototypes)
+        values = np.asarray(pairwise(jnp.asarray(block), w, prepared.distance))[: len(spread)]
+    relative = rounding(block.shape[1] + 4, np.float64)
+    tiny = np.sqrt(block.shape[1] * np.finfo(np.float64).tiny)  # squares may be flushed to zero
+    return values, values * relative + tiny + spread[:, None]
+
+
+def _compare(
+    values: Float[np.ndarray, "n K"],
+    errors: Float[np.ndarray, "n K"],
+    starts: Int[np.ndarray, " C"],
+) -> Decision:
+    with np.errstate(invalid="ignore"):  # infinity - infinity, of points that are none
+        bounds = (values, values - errors, values + errors)
+    nearest, lower, upper = (np.minimum.reduceat(v, starts, axis=1) for v in bounds)
+    index = np.argmin(nearest, axis=1)
+    rows = np.arange(len(values))
+    others = lower.copy()
+    others[rows, index] = np.inf
+    certain = upper[rows, index] < others.min(axis=1)
+    predicted = np.where(np.isfinite(values).all(axis=1), index, -1)
+    return Decision(predicted, certain & (predicted >= 0), lower, upper)
+
+
+def _float64() -> contextlib.ExitStack:
+    """Float64 on the host's processor, whatever the default precision and device are."""
+    stack = contextlib.ExitStack()
+    stack.enter_context(jax.enable_x64(True))
+    stack.enter_context(jax.default_device(jax.local_devices(backend="cpu")[0]))
+    return stack

@@ -1,0 +1,102 @@
+"""Points that leave their class: found near a given one, verified in float64, pulled back."""
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from jaxnpc import rounding
+from jaxnpc.decisions import leaves
+from jaxnpc.domains import Box, Domain
+from jaxnpc.prototypes import PrototypeClassifier
+
+PUSHES = tuple(10.0**k for k in range(-13, 1))
+"""How far beyond a point of the boundary a witness is looked for, relative to a direction."""
+
+Points = Float[np.ndarray, "n d"]
+
+
+def gap(x: Points, y: Points, q: float) -> Float[np.ndarray, " n"]:
+    """The distance of each pair of points in the q-norm, rounded up."""
+    return rounding.norm(rounding.difference(x, y), q).upper
+
+
+def admissible(points: Points, domain: Domain) -> Points:
+    """The points moved into the domain, coordinate by coordinate; float64."""
+    points = np.asarray(points, np.float64)
+    if isinstance(domain, Box):
+        return np.clip(
+            points, np.asarray(domain.lower, np.float64), np.asarray(domain.upper, np.float64)
+        )
+    return points
+
+
+def just_outside(
+    classifier: PrototypeClassifier,
+    points: Points,
+    near: Points,
+    labels: Int[np.ndarray, " n"],
+    rivals: Points,
+    *,
+    q: float,
+    domain: Domain,
+) -> tuple[Points, Bool[np.ndarray, " n"]]:
+    """For each point an admissible one close to `near` that certainly is of another class.
+
+    A nearest adversarial point lies on the boundary, where classes are tied. It is pushed by
+    growing amounts towards the rival prototype and away from its point, until it is verified.
+
+    Args:
+        classifier: the classifier.
+        points: n points.
+        near: where to begin, for each of them.
+        labels: their class indices.
+        rivals: for each a prototype of another class.
+        q: the norm in which the nearer one of two witnesses is taken.
+        domain: where witnesses must lie.
+
+    Returns:
+        The witnesses and whether there is one; where there is none, the point itself.
+    """
+    points, near = np.asarray(points, np.float64), np.asarray(near, np.float64)
+    witness, found = points.copy(), np.zeros(len(points), bool)
+    size = np.full(len(points), np.inf)
+    for push in (0.0, *PUSHES):
+        todo = np.flatnonzero(~found)
+        if not len(todo):
+            break
+        for target in (rivals[todo], 2 * near[todo] - points[todo]):
+            pushed = admissible(near[todo] + push * (target - near[todo]), domain)
+            good = leaves(classifier, pushed, labels[todo])
+            distance = gap(pushed, points[todo], q)
+            better = good & (distance < size[todo])
+            rows = todo[better]
+            witness[rows], size[rows], found[rows] = pushed[better], distance[better], True
+    return witness, found
+
+
+def pull_back(
+    classifier: PrototypeClassifier,
+    points: Points,
+    outside: Points,
+    labels: Int[np.ndarray, " n"],
+    *,
+    steps: int = 20,
+) -> Points:
+    """Adversarial points moved towards their points as far as bisection keeps them adversarial.
+
+    Args:
+        classifier: the classifier.
+        points: n points.
+        outside: for each an adversarial point, verified by `leaves`.
+        labels: their class indices.
+        steps: how often the segment is halved.
+
+    Returns:
+        Points on the segments that leave the class, no farther than those given.
+    """
+    points, outside = np.asarray(points, np.float64), np.array(outside, np.float64)
+    inside = points.copy()
+    for _ in range(steps):
+        middle = (inside + outside) / 2
+        out = leaves(classifier, middle, labels)[:, None]
+        inside, outside = np.where(out, inside, middle), np.where(out, middle, outside)
+    return outside

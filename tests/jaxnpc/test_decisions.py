@@ -1,0 +1,126 @@
+"""Decisions agree with rational arithmetic, and say so only where they are sure."""
+
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxnpc.decisions import decide, leaves
+from jaxnpc.prototypes import prototype_classifier
+
+NORMS = (1, 2, np.inf)
+POWER = {1: sum, 2: lambda v: sum(x * x for x in v), np.inf: max}
+
+
+def exact_distances(classifier, point):
+    """Least distance to each class, squared for p = 2, in rational arithmetic."""
+    point = [Fraction(float(v)) for v in point]
+    labels = np.asarray(classifier.labels)
+    rows = [[Fraction(float(v)) for v in w] for w in np.asarray(classifier.prototypes)]
+    if classifier.metric is None:
+        images = [[abs(a - b) for a, b in zip(point, w, strict=True)] for w in rows]
+    else:
+        matrix = [[Fraction(float(v)) for v in r] for r in np.asarray(classifier.metric)]
+        images = [
+            [abs(sum(m * (a - b) for m, a, b in zip(r, point, w, strict=True))) for r in matrix]
+            for w in rows
+        ]
+    far = [POWER[classifier.distance](v) for v in images]
+    return [
+        min(f for f, label in zip(far, labels, strict=True) if label == c)
+        for c in range(len(classifier.classes))
+    ]
+
+
+def check(classifier, points):
+    decision = decide(classifier, points)
+    for k, point in enumerate(points):
+        far = exact_distances(classifier, point)
+        least = min(far)
+        if decision.certain[k]:
+            assert [c for c, f in enumerate(far) if f == least] == [decision.predicted[k]]
+        for label in range(len(far)):
+            if leaves(classifier, points[k : k + 1], np.array([label]))[0]:
+                assert least < far[label]
+    return decision
+
+
+@pytest.mark.parametrize(("p", "mapped"), [(1, False), (2, False), (2, True), (np.inf, False)])
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_against_rationals(p, mapped, scale):
+    rng = np.random.default_rng(0)
+    prototypes = (scale * rng.integers(-3, 4, (9, 4)) / 7).astype(np.float32)
+    metric = rng.normal(size=(3, 4)).astype(np.float32) if mapped else None
+    classifier = prototype_classifier(prototypes, list("abcabcabc"), distance=p, metric=metric)
+    middles = (prototypes[:-1].astype(float) + prototypes[1:]) / 2
+    points = np.concatenate([prototypes, middles, scale * rng.normal(size=(8, 4))])
+    decision = check(classifier, points)
+    for k in range(len(points) - 8, len(points)):  # far from a boundary, or on it for l1 and linf
+        far = exact_distances(classifier, points[k])
+        assert decision.certain[k] == (far.count(min(far)) == 1)
+
+
+def test_ties_and_duplicates_are_uncertain():
+    classifier = prototype_classifier([[0.0, 0], [0, 0], [2, 0]], ["b", "a", "a"])
+    decision = decide(classifier, np.array([[0.0, 0], [1, 5], [1.5, 0]]))
+    assert decision.predicted.tolist() == [0, 0, 0]
+    assert decision.certain.tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize("p", NORMS)
+def test_points_that_are_none(p):
+    classifier = prototype_classifier([[0.0, 0], [2, 0]], "ab", distance=p)
+    points = np.array([[np.nan, 0], [0, np.inf], [-np.inf, np.nan], [0, 0]])
+    decision = decide(classifier, points)
+    assert decision.predicted.tolist() == [-1, -1, -1, 0]
+    assert decision.certain.tolist() == [False, False, False, True]
+    assert not leaves(classifier, points[:3], np.array([0, 1, 0])).any()
+
+
+@given(
+    st.integers(0, 2**32 - 1),
+    st.sampled_from(NORMS),
+    st.sampled_from([np.float32, np.float64]),
+)
+@settings(max_examples=25, deadline=None)
+def test_never_sure_and_wrong_next_to_a_boundary(seed, p, dtype):
+    rng = np.random.default_rng(seed)
+    prototypes = rng.normal(size=(6, 3)).astype(np.float32)
+    classifier = prototype_classifier(prototypes, [0, 1, 0, 1, 0, 1], distance=p)
+    inside, outside = prototypes[0].astype(float), prototypes[1].astype(float)
+    for _ in range(60):  # bisect down to neighbouring floats
+        middle = (inside + outside) / 2
+        far = exact_distances(classifier, middle)
+        inside, outside = (middle, outside) if far[0] <= far[1] else (inside, middle)
+    steps = np.spacing(np.abs(outside)) * np.arange(-2, 3)[:, None]
+    check(classifier, (outside + steps).astype(dtype))
+
+
+def test_many_blocks_are_as_one(monkeypatch):
+    rng = np.random.default_rng(1)
+    classifier = prototype_classifier(rng.normal(size=(30, 5)), [*"abc"] * 10)
+    points = rng.normal(size=(37, 5))
+    whole = decide(classifier, points)
+    monkeypatch.setattr("jaxnpc.decisions.BLOCK", 8 * 30)
+    for a, b in zip(whole, decide(classifier, points), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12)
+
+
+def test_a_semi_metric_of_points_of_any_shape():
+    def distance(x, w):
+        return jnp.abs(x[:, None] - w[None]).sum((2, 3)) ** 0.5
+
+    classifier = prototype_classifier(np.arange(8.0).reshape(2, 2, 2), "ab", distance=distance)
+    decision = decide(classifier, np.array([[[0.0, 1], [2, 3]], [[4, 5], [6, 6]]]))
+    assert decision.predicted.tolist() == [0, 1]
+
+
+def test_leaves_the_default_precision_alone():
+    classifier = prototype_classifier([[0.0], [1.0]], "ab")
+    decide(classifier, np.array([[0.3]]))
+    assert not jax.config.jax_enable_x64
+    assert jnp.ones(1).dtype == jnp.float32
