@@ -114,10 +114,19 @@ NAMED = {"terrain": terrain, "road": road}
 
 
 def load(name: str | Path) -> Table:
-    """A table by name (`terrain`, `road`) or from a file; the file wins if there are both."""
-    if str(name) in NAMED and not Path(name).is_file():
+    """A table by name or from a file.
+
+    Args:
+        name: `terrain`, `road`, or a file; a file that has UCI's name for the road network is read
+            as [`road`][jaxmpd.datasets.road] reads it, others as [`read`][jaxmpd.tables.read] does.
+
+    Returns:
+        The table.
+    """
+    path = Path(name)
+    if str(name) in NAMED and not path.is_file():
         return NAMED[str(name)]()
-    return read(name)
+    return road(path) if path.name.lower().startswith("3d_spatial_network") else read(path)
 
 
 @dataclass(frozen=True)

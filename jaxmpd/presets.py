@@ -1,5 +1,6 @@
 """The optimisers the paper compares, by name, each with the settings the paper gives it."""
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -29,6 +30,8 @@ class Preset(NamedTuple):
     learning_rate: float | None
 
 
+# One optimiser for equal arguments, so that a second run finds the first one's program.
+@functools.cache
 def _mpd(
     activation: PiecewiseLinear, learning_rate: optax.ScalarOrSchedule, seed: int
 ) -> optax.GradientTransformationExtraArgs:
@@ -36,6 +39,7 @@ def _mpd(
     return mpd(activation, seed=seed)
 
 
+@functools.cache
 def _adam(
     activation: PiecewiseLinear, learning_rate: optax.ScalarOrSchedule, seed: int
 ) -> optax.GradientTransformationExtraArgs:
@@ -43,6 +47,7 @@ def _adam(
     return optax.with_extra_args_support(optax.adam(learning_rate))
 
 
+@functools.cache
 def _nag(
     activation: PiecewiseLinear, learning_rate: optax.ScalarOrSchedule, seed: int
 ) -> optax.GradientTransformationExtraArgs:

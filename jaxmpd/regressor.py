@@ -2,7 +2,6 @@
 
 import io
 import json
-import zipfile
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from jaxmpd.checkpoints import write_whole
 from jaxmpd.datasets import Column, Standardizer, inputs_of, split
 from jaxmpd.losses import Batch
 from jaxmpd.network import Layer, apply
-from jaxmpd.tables import Table
+from jaxmpd.tables import Table, read_arrays
 
 LEAST_ROWS = 10
 
@@ -168,12 +167,8 @@ class Regressor:
             FileNotFoundError: if there is no such file.
             ValueError: if it is no such model.
         """
-        path = Path(path)
-        if not path.is_file():
-            raise FileNotFoundError(f"no file {path}")
+        arrays = read_arrays(Path(path))
         try:
-            with np.load(path, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
             about = json.loads(str(arrays["description"]))
             number = sum(name.startswith("kernel_") for name in arrays)
             layers = tuple(
@@ -191,5 +186,5 @@ class Regressor:
                     for name in ("input_scaler", "target_scaler")
                 ),
             )
-        except (KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path} is not a model saved by jaxmpd ({error!r})") from error

@@ -1,6 +1,7 @@
 """Tables of named columns, read from CSV and npz files."""
 
 import csv
+import io
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,12 +141,25 @@ def _read_csv(path: Path) -> Table:
     return Table(dict(zip(header, columns, strict=True)), rows, str(path))
 
 
-def _read_npz(path: Path) -> Table:
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an npz file.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is no npz file, or holds Python objects, which are never unpickled.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"no file {path}")
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        # From memory: given a path, NumPy leaves a broken file open.
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (AttributeError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} is not an npz file of plain arrays: {error}") from error
+
+
+def _read_npz(path: Path) -> Table:
+    arrays = read_arrays(path)
     columns: dict[str, np.ndarray] = {}
     for name, array in arrays.items():
         if array.ndim not in (1, 2):

@@ -1,0 +1,335 @@
+"""The command `jaxmpd`: fit a table, predict with a saved model, compare optimisers."""
+
+import argparse
+import csv
+import io
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import jax
+import numpy as np
+
+from jaxmpd import datasets, network
+from jaxmpd.activations import ACTIVATIONS, PiecewiseLinear
+from jaxmpd.checkpoints import write_whole
+from jaxmpd.minibatches import constant
+from jaxmpd.plots import histories_figure, require_matplotlib, save_figure
+from jaxmpd.presets import PRESETS
+from jaxmpd.regressor import Regressor, Task, prepare
+from jaxmpd.runs import Fit, History
+from jaxmpd.tables import Table
+from jaxmpd.training import fit, regression_loss
+
+DEFAULT_SECONDS = 60.0
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line instead of exiting with a usage text."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message} (see {self.prog} --help)")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Args:
+        argv: its arguments; None: those of the process.
+
+    Returns:
+        The exit code: 0, or 2 after one line on standard error that says what was wrong.
+    """
+    try:
+        options = _parser().parse_args(argv)
+        options.command(options)
+    except (ValueError, OSError, ImportError) as error:
+        print(f"jaxmpd: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="jaxmpd",
+        description="Train one-hidden-layer regression networks by message passing descent: exact "
+        "global minimisation along every parameter.",
+    )
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    shared = _Parser(add_help=False)
+    shared.add_argument(
+        "data",
+        help="a CSV or npz file, or the name of a data set: terrain (comes with matplotlib) or "
+        "road (UCI's 3D Road Network, found in the folder JAXMPD_DATA)",
+    )
+    shared.add_argument(
+        "--target",
+        action="append",
+        metavar="COLUMN",
+        help="the column to predict; repeat for several (default: the last column)",
+    )
+    shared.add_argument(
+        "--category",
+        action="append",
+        default=[],
+        metavar="COLUMN",
+        help="take this column's numbers for categories (columns of words are anyway)",
+    )
+    shared.add_argument(
+        "--region",
+        type=float,
+        nargs=4,
+        metavar=("WEST", "EAST", "SOUTH", "NORTH"),
+        help="of the road network, keep only the points inside",
+    )
+    shared.add_argument(
+        "--width", type=int, default=500, help="hidden units (default: %(default)s)"
+    )
+    shared.add_argument(
+        "--activation",
+        choices=ACTIVATIONS,
+        default="leaky_hard_tanh",
+        help="of the hidden units (default: %(default)s)",
+    )
+    shared.add_argument("--steps", type=int, help="stop after so many batch steps (passes)")
+    shared.add_argument(
+        "--seconds",
+        type=float,
+        help="stop after the batch step in which the optimiser's own time exceeds this "
+        f"(default without --steps: {DEFAULT_SECONDS:.0f})",
+    )
+    shared.add_argument(
+        "--patience",
+        type=int,
+        help="stop when the training loss has not fallen by 0.01 %% in so many batch steps",
+    )
+    shared.add_argument("--seed", type=int, default=0, help="of all that is random (default: 0)")
+    shared.add_argument(
+        "--output", type=Path, required=True, metavar="FOLDER", help="where the results go"
+    )
+    shared.add_argument(
+        "--resume", action="store_true", help="continue from the checkpoint in the output folder"
+    )
+    shared.add_argument("--quiet", action="store_true", help="no progress bar")
+
+    one = commands.add_parser(
+        "fit",
+        parents=[shared],
+        help="train with one optimiser",
+        description="Train with one optimiser. Writes model.npz (with all that predict needs), "
+        "result.json, history.csv and history.png.",
+    )
+    one.add_argument("--optimizer", choices=PRESETS, default="mpd", help="default: %(default)s")
+    one.add_argument(
+        "--batch-size",
+        type=int,
+        help="samples a minibatch, fixed (default: the paper's; for mpd 2048, growing)",
+    )
+    one.add_argument(
+        "--learning-rate", type=float, help="of adam and nag (default: the paper's 0.001)"
+    )
+    one.set_defaults(command=_fit)
+
+    several = commands.add_parser(
+        "compare",
+        parents=[shared],
+        help="train with MPD, Adam and NAG side by side",
+        description="Train with several optimisers from the same start, each within the same "
+        "budget. Writes compare.json and compare.png (the paper's Fig. 2, against batch steps and "
+        "against seconds).",
+    )
+    several.add_argument(
+        "--optimizers",
+        nargs="+",
+        choices=PRESETS,
+        default=list(PRESETS),
+        metavar="NAME",
+        help="default: " + " ".join(PRESETS),
+    )
+    several.set_defaults(command=_compare)
+
+    later = commands.add_parser(
+        "predict",
+        help="predict with a saved model",
+        description="Predict the target for the rows of a table, in original units, as CSV.",
+    )
+    later.add_argument("model", type=Path, help="the model.npz that fit wrote")
+    later.add_argument("data", help="a CSV or npz file with the model's input columns")
+    later.add_argument(
+        "--output", type=Path, metavar="FILE", help="the CSV file (default: standard output)"
+    )
+    later.set_defaults(command=_predict)
+    return parser
+
+
+def _table(options: argparse.Namespace) -> Table:
+    if options.region is None:
+        return datasets.load(options.data)
+    path = None if options.data == "road" else options.data
+    return datasets.road(path, datasets.Region(*options.region))
+
+
+def _prepare(options: argparse.Namespace) -> Task:
+    """The data to train on, after all that can be checked beforehand."""
+    require_matplotlib()
+    if options.output.exists() and not options.output.is_dir():
+        raise ValueError(f"--output {options.output} is a file, not a folder")
+    table = _table(options)
+    targets = options.target or [list(table.columns)[-1]]
+    return prepare(table, targets, options.category, seed=options.seed)
+
+
+def _train(
+    options: argparse.Namespace,
+    task: Task,
+    name: str,
+    batch_size: int | None = None,
+    learning_rate: float | None = None,
+) -> Fit:
+    """Train with the named optimiser, from a start that depends on the seed alone."""
+    preset = PRESETS[name]
+    activation = ACTIVATIONS[options.activation]
+    budget = {key: getattr(options, key) for key in ("steps", "seconds", "patience")}
+    if all(value is None for value in budget.values()):
+        budget["seconds"] = DEFAULT_SECONDS
+    widths = (task.train.inputs.shape[1], options.width, len(task.targets))
+    return fit(
+        regression_loss(activation),
+        network.init(jax.random.key(options.seed), widths),
+        preset.make(activation, learning_rate or preset.learning_rate or 0.0, options.seed),
+        task.train,
+        validation=task.validation,
+        batch_size=preset.batch_size if batch_size is None else constant(batch_size),
+        seed=options.seed,
+        checkpoint=options.output / f"checkpoint_{name}.msgpack",
+        checkpoint_every=5,
+        resume=options.resume,
+        progress=not options.quiet,
+        **budget,
+    )
+
+
+def _fit(options: argparse.Namespace) -> None:
+    rate = options.learning_rate
+    if rate is not None and PRESETS[options.optimizer].learning_rate is None:
+        raise ValueError(f"--learning-rate {rate}: {options.optimizer} has no learning rate")
+    if rate is not None and not 0 < rate < math.inf:
+        raise ValueError(f"--learning-rate must be positive, got {rate}")
+    task = _prepare(options)
+    result = _train(options, task, options.optimizer, options.batch_size, rate)
+
+    model = Regressor(
+        network.as_layers(result.best_params)[0],
+        ACTIVATIONS[options.activation],
+        task.inputs,
+        task.targets,
+        task.input_scaler,
+        task.target_scaler,
+    )
+    out: Path = options.output
+    label = PRESETS[options.optimizer].label
+    model.save(out / "model.npz")
+    write_whole(out / "history.csv", _history_csv(result.history).encode())
+    save_figure(histories_figure({label: result.history}), out / "history.png")
+    summary = _summary(result, task, model.activation)
+    _write_json(out / "result.json", {"settings": _settings(options), **summary})
+    print(_report({label: result}, task))
+    print(f"written to {out}: model.npz, result.json, history.csv, history.png")
+
+
+def _compare(options: argparse.Namespace) -> None:
+    task = _prepare(options)
+    results = {name: _train(options, task, name) for name in dict.fromkeys(options.optimizers)}
+    named = {PRESETS[name].label: result for name, result in results.items()}
+    out: Path = options.output
+    figure = histories_figure({label: result.history for label, result in named.items()})
+    save_figure(figure, out / "compare.png")
+    activation = ACTIVATIONS[options.activation]
+    summaries = {name: _summary(result, task, activation) for name, result in results.items()}
+    _write_json(out / "compare.json", {"settings": _settings(options), "optimizers": summaries})
+    print(_report(named, task))
+    print(f"written to {out}: compare.json, compare.png")
+
+
+def _predict(options: argparse.Namespace) -> None:
+    model = Regressor.load(options.model)
+    predictions = model.predict(datasets.load(options.data))
+    text = _csv(model.targets, predictions)
+    if options.output is None:
+        print(text, end="")
+        return
+    write_whole(options.output, text.encode())
+    print(f"{len(predictions)} predictions written to {options.output}")
+
+
+def _settings(options: argparse.Namespace) -> dict[str, Any]:
+    """What was asked for, without what only says where and how to show it."""
+    hidden = ("command", "output", "quiet", "resume")
+    return {key: value for key, value in vars(options).items() if key not in hidden}
+
+
+def _summary(result: Fit, task: Task, activation: PiecewiseLinear) -> dict[str, Any]:
+    """A run's figures; losses are of standardised targets, the errors in original units."""
+    predictions = network.apply(result.best_params, task.validation.inputs, activation)
+    square = np.mean((predictions - task.validation.targets) ** 2, axis=0)
+    error = task.target_scaler.scale * np.sqrt(square)
+    return {
+        "stopped": result.stopped,
+        "best_validation_mse": result.best_loss,
+        "best_validation_rmse_in_units": dict(zip(task.targets, error.tolist(), strict=True)),
+        "compile_seconds": result.compile_seconds,
+        "evaluation_seconds": result.evaluation_seconds,
+        "history": {key: column.tolist() for key, column in result.history._asdict().items()},
+    }
+
+
+def _write_json(path: Path, document: dict[str, Any]) -> None:
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(item) for item in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    write_whole(path, (json.dumps(plain(document), indent=1) + "\n").encode())
+
+
+def _csv(header: Sequence[str], rows: Any) -> str:
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows([cell.item() for cell in row] for row in rows)
+    return file.getvalue()
+
+
+def _history_csv(history: History) -> str:
+    return _csv(History._fields, zip(*history, strict=True))
+
+
+def _report(results: dict[str, Fit], task: Task) -> str:
+    """A table of where each run stands at its end."""
+    lines = [
+        f"{'':6}{'batch steps':>12}{'seconds':>10}{'training':>12}{'validation':>12}{'best':>12}"
+    ]
+    for label, result in results.items():
+        last = [column[-1] for column in result.history]
+        lines.append(
+            f"{label:6}{last[0]:12.0f}{last[2]:10.1f}{last[3]:12.4g}{last[4]:12.4g}"
+            f"{result.best_loss:12.4g}"
+        )
+    lines.append(
+        f"mean squared errors of standardised {', '.join(task.targets)}; "
+        f"{len(task.train.inputs)} training and {len(task.validation.inputs)} validation rows"
+    )
+    diverged = [label for label, result in results.items() if result.stopped == "not finite"]
+    if diverged:
+        lines.append(f"{', '.join(diverged)} diverged: try a smaller learning rate")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
