@@ -189,6 +189,38 @@ def total(x: Interval | ArrayLike) -> Interval:
     return x[..., 0]
 
 
+def running_totals(x: Array) -> Interval:
+    r"""The sums of the first 0, 1, ..., d numbers of the last axis, nearly to the last bit.
+
+    The rounding error of every addition is a floating-point number, found without error (Knuth's
+    TwoSum); only the sum of those errors is estimated.
+
+    Args:
+        x: (..., d) float64 numbers.
+
+    Returns:
+        (..., d + 1) intervals.
+
+    Example:
+        >>> sums = running_totals(np.array([1.0, 1e100, -1e100]))
+        >>> sums.contains([0.0, 1.0, 1e100, 1.0])
+        True
+    """
+    x = np.asarray(x, np.float64)
+    with _quiet():
+        sums = np.cumsum(x, axis=-1)
+        before = np.concatenate([np.zeros_like(x[..., :1]), sums[..., :-1]], axis=-1)
+        added = sums - before
+        errors = (before - (sums - added)) + (x - added)
+        correction = np.cumsum(errors, axis=-1)
+        slack = up(x.shape[-1] * 2.0**-52 * np.cumsum(np.abs(errors), axis=-1))
+        totals = exact(sums) + _outward(correction - slack, correction + slack)
+    zero = np.zeros_like(x[..., :1])
+    return Interval(
+        np.concatenate([zero, totals.lower], axis=-1), np.concatenate([zero, totals.upper], axis=-1)
+    )
+
+
 def dot(x: Interval | ArrayLike, y: Interval | ArrayLike) -> Interval:
     """The inner product over the last axis."""
     return total(exact(x) * y)

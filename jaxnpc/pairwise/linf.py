@@ -9,8 +9,8 @@ $$f_k(t) = \sum_{l \ne k} (b_l - t)_+^q + (t - a_k)_+^q, \qquad
   \max(D_k / 2, \tau) \le t \le a_k + u_k,$$
 
 where $\tau$ is how far the farthest coordinate of $w_j$ lies outside the box and $u_k$ the room
-of z. The radius is the least of the minima (eq. 34 fixes k, which overstates it). Sorting b once with
-prefix sums gives every k its minimiser by binary search.
+of z. The radius is the least of the minima (eq. 34 fixes k, which overstates it). Sorting b once,
+with prefix sums, gives every k its minimiser by binary search.
 """
 
 from collections.abc import Callable
