@@ -33,10 +33,16 @@ def histories_figure(histories: Mapping[str, History], title: str = "") -> Any:
     ):
         for k, (label, history) in enumerate(histories.items()):
             x = getattr(history, field)
-            axis.plot(x, history.train_loss, f"C{k}-", label=f"{label}, training")
-            axis.plot(x, history.validation_loss, f"C{k}--", label=f"{label}, validation")
+            shown = slice(int(field == "seconds"), None)  # no 0 on a logarithmic axis
+            for part, losses, line in (
+                ("training", history.train_loss, ".-"),
+                ("validation", history.validation_loss, ".--"),
+            ):
+                axis.plot(x[shown], losses[shown], f"C{k}{line}", ms=3, label=f"{label}, {part}")
         axis.set(xlabel=name, yscale="log")
+        axis.xaxis.get_major_locator().set_params(integer=field == "batch_steps")
         axis.grid(alpha=0.3)
+    axes[1].set_xscale("log")  # a gradient's batch step may take a hundredth of MPD's
     axes[0].set_ylabel("mean squared error")
     axes[1].legend(fontsize="small")
     figure.suptitle(title)

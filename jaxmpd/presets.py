@@ -16,22 +16,18 @@ class Preset(NamedTuple):
 
     Attributes:
         label: its name in a figure.
-        make: gives the optimiser for an activation, a learning rate and a seed, of which it uses
-            what it needs.
+        make: gives the optimiser for an activation, a learning rate (a number or a schedule) and a
+            seed, in this order; it uses of them what it needs.
         batch_size: the size of its minibatches.
         learning_rate: None for one that has none.
     """
 
     label: str
-    make: Callable[
-        [PiecewiseLinear, optax.ScalarOrSchedule, int], optax.GradientTransformationExtraArgs
-    ]
+    make: Callable[..., optax.GradientTransformationExtraArgs]
     batch_size: BatchSize
     learning_rate: float | None
 
 
-# One optimiser for equal arguments, so that a second run finds the first one's program.
-@functools.cache
 def _mpd(
     activation: PiecewiseLinear, learning_rate: optax.ScalarOrSchedule, seed: int
 ) -> optax.GradientTransformationExtraArgs:
@@ -39,7 +35,6 @@ def _mpd(
     return mpd(activation, seed=seed)
 
 
-@functools.cache
 def _adam(
     activation: PiecewiseLinear, learning_rate: optax.ScalarOrSchedule, seed: int
 ) -> optax.GradientTransformationExtraArgs:
@@ -47,7 +42,6 @@ def _adam(
     return optax.with_extra_args_support(optax.adam(learning_rate))
 
 
-@functools.cache
 def _nag(
     activation: PiecewiseLinear, learning_rate: optax.ScalarOrSchedule, seed: int
 ) -> optax.GradientTransformationExtraArgs:
@@ -55,9 +49,10 @@ def _nag(
     return optax.with_extra_args_support(optax.sgd(learning_rate, momentum=0.9, nesterov=True))
 
 
+# Cached: one optimiser for equal arguments, so that a second run finds the first one's program.
 PRESETS: dict[str, Preset] = {
-    "mpd": Preset("MPD", _mpd, BatchSize(), None),
-    "adam": Preset("Adam", _adam, constant(256), 1e-3),
-    "nag": Preset("NAG", _nag, constant(256), 1e-3),
+    "mpd": Preset("MPD", functools.cache(_mpd), BatchSize(), None),
+    "adam": Preset("Adam", functools.cache(_adam), constant(256), 1e-3),
+    "nag": Preset("NAG", functools.cache(_nag), constant(256), 1e-3),
 }
 """MPD, Adam and Nesterov's accelerated gradient, as in the paper's section 4."""

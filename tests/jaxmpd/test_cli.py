@@ -115,7 +115,7 @@ def test_the_same_seed_gives_the_same_model(table, tmp_path):
 
 def test_a_killed_run_resumes_to_the_same_bits(table, tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    steps = 1500
+    steps = 300
     arguments = small("fit", table, "--optimizer", "adam", "--steps", steps)
     command = [sys.executable, "-m", "jaxmpd", *arguments, "--output", str(killed)]
     process = subprocess.Popen(command)
