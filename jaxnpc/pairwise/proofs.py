@@ -221,18 +221,21 @@ def _linf_inf(ways: _Ways, boxed: bool) -> Radii:
     rises = np.stack([at.upper, np.where(shared, (-at).upper, -HUGE)])
     rooms = np.stack([ahead.upper, behind.upper])
 
-    def ends(radius: Radii) -> tuple[Radii, Radii]:
+    def ends(radius: Radii) -> tuple[Rows, Rows]:
         top = up(rises + np.minimum(radius[:, None], rooms))
-        bottom = down(falls - np.minimum(radius[:, None], rooms[0]))
-        return np.max(top, axis=(0, 2)), np.max(bottom, axis=-1)
+        return top, down(falls - np.minimum(radius[:, None], rooms[0]))
 
     def excess(radius: Radii) -> tuple[Radii, Radii]:
-        top, bottom = ends(radius)
-        return top - bottom, np.full_like(radius, 2.0)
+        tops, bottoms = ends(radius)
+        top, bottom = np.max(tops, axis=(0, 2)), np.max(bottoms, axis=-1)
+        free = radius[:, None] < rooms
+        climbs = np.any((tops == top[:, None]) & free, axis=(0, 2))
+        sinks = ~np.any((bottoms == bottom[:, None]) & ~free[0], axis=-1)
+        return top - bottom, climbs.astype(float) + sinks
 
     def short(radius: Radii) -> Bool[np.ndarray, " n"]:
-        top, bottom = ends(radius)
-        return top < bottom
+        tops, bottoms = ends(radius)
+        return np.max(tops, axis=(0, 2)) < np.max(bottoms, axis=-1)
 
     missing = -excess(np.zeros(len(shared)))[0]
     # Beyond both distances together nothing changes (see jaxnpc.pairwise.linf).
