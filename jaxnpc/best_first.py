@@ -1,0 +1,296 @@
+r"""The minimum over rivals of the maximum over own prototypes, by best-first search.
+
+Every rival j of a point carries a key, a lower bound of $\max_i \rho_{ij}$ that only ever rises:
+first the cheap bound on R^d, then the pair radius in the domain for one i, then for more i. The
+rival with the smallest key is taken up again and again until the smallest key is final; all others
+were never worth more work. Points advance together, so the device works on batches of pairs.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxnpc.distances import pairwise
+from jaxnpc.domains import Domain, Unbounded
+from jaxnpc.pairwise.l2 import half_space
+from jaxnpc.pairwise.table import rho
+from jaxnpc.rivals import Rival, Rivals, Space, sharpen
+
+QUEUE = (64, 512)
+"""The sizes of a batch of pairs: the smallest that fits is taken, so that two programs do."""
+
+NOISE = 1e-5
+"""The relative difference of two distances that rounding may account for."""
+
+GROWTH = 2
+"""By what factor the number of rivals taken up together grows from one round to the next."""
+
+LEAD = 8
+"""How many times more rivals have their cheap bound sharpened than their radius computed."""
+
+
+@dataclass
+class Evaluated:
+    """The pairs whose radius was computed, one entry each.
+
+    Attributes:
+        row: the point.
+        rival: the prototype j.
+        own: the position among the class's members of the i with the largest radius so far.
+        radius: that radius, in the device's precision.
+        witness: its minimiser.
+        feasible: whether the witness is as far from every own prototype as from j.
+        following: the position of the i to try next, -1 once the maximum is found.
+        open: which i might still have a larger radius.
+    """
+
+    row: Int[np.ndarray, " P"]
+    rival: Int[np.ndarray, " P"]
+    own: Int[np.ndarray, " P"]
+    radius: Float[np.ndarray, " P"]
+    witness: Float[np.ndarray, "P d"]
+    feasible: Bool[np.ndarray, " P"]
+    following: Int[np.ndarray, " P"]
+    open: Bool[np.ndarray, "P own"]
+
+
+class Found(NamedTuple):
+    """What the search leaves behind.
+
+    Attributes:
+        pairs: all evaluated pairs.
+        floor: for each point and prototype the bound that certainly holds; infinite for pairs
+            that were evaluated and for own prototypes.
+        sure: for each evaluated pair the bound that certainly holds.
+        winner: for each point its pair of smallest radius, -1 if no pair was evaluated.
+    """
+
+    pairs: Evaluated
+    floor: Float[np.ndarray, "B K"]
+    sure: Float[np.ndarray, " P"]
+    winner: Int[np.ndarray, " B"]
+
+
+def search(
+    space: Space,
+    rival: Rival,
+    rivals: Rivals,
+    z: Float[Array, "B d"],
+    x: Float[Array, "B m"],
+    active: Bool[np.ndarray, " B"],
+    domain: Domain,
+    every_own: bool,
+) -> Found:
+    """The search for a block of points of one class.
+
+    Args:
+        space: the prepared classifier.
+        rival: the constants of the class.
+        rivals: the cheap bounds of the points.
+        z: the points.
+        x: their images under the metric's map.
+        active: which rows are points to be searched for.
+        domain: where adversarial points are sought.
+        every_own: whether to maximise over all own prototypes or to keep to the nearest.
+
+    Returns:
+        The pairs and the bounds of the rest.
+    """
+    floor = np.array(rivals.floor)
+    key = floor.copy()
+    own = np.broadcast_to(np.asarray(rivals.nearest)[:, None], floor.shape)
+    sharp = np.zeros(floor.shape, bool)
+    table = rival.table if every_own else None
+    # On R^d the table gives the maximum itself; elsewhere the radii of more than one i are needed.
+    refine = every_own and (table is None or not isinstance(domain, Unbounded))
+    if table is not None:
+        own = own.copy()
+    slot = np.full(floor.shape, -1, np.int32)
+    pairs = _nothing(z.shape[1], rival.own.size, key.dtype)
+    rows, breadth = np.flatnonzero(active), 1
+    while True:
+        # Rows whose smallest key is final, or infinite, are done.
+        best = key[rows].argmin(axis=1)
+        at = slot[rows, best]
+        done = (at >= 0) & (pairs.following[at] < 0) if len(pairs.row) else at >= 0
+        done |= np.isinf(key[rows, best])
+        rows, best, at = rows[~done], best[~done], at[~done]
+        if not len(rows):
+            break
+        again = at[at >= 0]
+        # The least radius known of each row: no rival beyond it is worth a radius yet.
+        ceiling = np.full(len(key), np.inf, key.dtype)
+        np.minimum.at(ceiling, pairs.row, pairs.radius)
+        row, j = _lowest(key, slot, ceiling, rows[at < 0], breadth * (1 if table is None else LEAD))
+        if table is not None:
+            blunt = ~sharp[row, j]
+            _sharpen(rivals, table, row[blunt], j[blunt], floor, own)
+            sharp[row, j] = True
+            key[row, j] = np.maximum(key[row, j], floor[row, j])
+            row, j = _lowest(key, slot, ceiling, rows[at < 0], breadth)
+            ready = sharp[row, j]  # others that came to the front meanwhile wait for their turn
+            row, j = row[ready], j[ready]
+        breadth *= GROWTH
+        slot[row, j] = len(pairs.row) + np.arange(len(row))
+        fresh = len(pairs.row) + np.arange(len(row))
+        pairs = _append(pairs, row, j, own[row, j], refine)
+        touched = np.concatenate([again, fresh])
+        _evaluate(space, rival, pairs, touched, z, x, domain)
+        row, j = pairs.row[touched], pairs.rival[touched]
+        key[row, j] = np.maximum(key[row, j], pairs.radius[touched])
+    winner = np.where(active, slot[np.arange(len(key)), key.argmin(axis=1)], -1)
+    sure = floor[pairs.row, pairs.rival]
+    floor[pairs.row, pairs.rival] = np.inf
+    return Found(pairs, floor, sure, winner)
+
+
+def _lowest(
+    key: Float[np.ndarray, "B K"],
+    slot: Int[np.ndarray, "B K"],
+    ceiling: Float[np.ndarray, " B"],
+    rows: Int[np.ndarray, " R"],
+    breadth: int,
+) -> tuple[Int[np.ndarray, " P"], Int[np.ndarray, " P"]]:
+    """The rivals to take up: of each row the `breadth` smallest keys up to its ceiling."""
+    below = (key[rows] <= ceiling[rows, None]) & (slot[rows] < 0) & (key[rows] < np.inf)
+    index, j = np.nonzero(below)
+    row = rows[index]
+    order = np.lexsort((key[row, j], index))
+    index = index[order]
+    starts = np.searchsorted(index, np.arange(len(rows)))
+    kept = np.arange(len(index)) - starts[index] < breadth
+    return row[order][kept], j[order][kept]
+
+
+def _sharpen(
+    rivals: Rivals,
+    table: Float[Array, "own K"],
+    row: Int[np.ndarray, " P"],
+    j: Int[np.ndarray, " P"],
+    floor: Float[np.ndarray, "B K"],
+    own: Int[np.ndarray, "B K"],
+) -> None:
+    """Raise the floors of some pairs to the maximum over all own prototypes, in place."""
+    for part, (rows, js) in _batches(row, j):
+        bound, best = (np.asarray(v)[: len(part)] for v in sharpen(rivals, table, rows, js))
+        better = bound > floor[row[part], j[part]]
+        where = row[part][better], j[part][better]
+        floor[where], own[where] = bound[better], best[better]
+
+
+def _evaluate(
+    space: Space,
+    rival: Rival,
+    pairs: Evaluated,
+    touched: Int[np.ndarray, " P"],
+    z: Float[Array, "B d"],
+    x: Float[Array, "B m"],
+    domain: Domain,
+) -> None:
+    """One more radius for each of some pairs, in place."""
+    trial = np.where(pairs.following[touched] >= 0, pairs.following[touched], pairs.own[touched])
+    metric = None if space.metric is None else jnp.asarray(space.metric, z.dtype)
+    for part, (row, j, i, index) in _batches(
+        pairs.row[touched], pairs.rival[touched], trial, touched
+    ):
+        result = _radius_and_check(
+            z, x, space.device_images, space.device_normals, metric, rival.own,
+            row, j, i, pairs.open[index], domain, p=space.p, q=space.q,
+        )  # fmt: skip
+        radius, witness, feasible, still, following = (np.asarray(v)[: len(part)] for v in result)
+        at = touched[part]
+        pairs.open[at], pairs.following[at] = still, following
+        better = ~(radius <= pairs.radius[at])
+        at = at[better]
+        pairs.radius[at], pairs.witness[at] = radius[better], witness[better]
+        pairs.feasible[at], pairs.own[at] = feasible[better], trial[part][better]
+
+
+@partial(jax.jit, static_argnames=("p", "q"))
+def _radius_and_check(
+    z: Float[Array, "B d"],
+    x: Float[Array, "B m"],
+    images: Float[Array, "K m"],
+    normals: Float[Array, "K d"],
+    metric: Float[Array, "m d"] | None,
+    members: Int[Array, " own"],
+    row: Int[Array, " Q"],
+    j: Int[Array, " Q"],
+    i: Int[Array, " Q"],
+    still: Bool[Array, "Q own"],
+    domain: Domain,
+    *,
+    p: float,
+    q: float,
+) -> tuple[Array, Array, Array, Array, Array]:
+    """Radius and witness of some triples, and which own prototypes the witness leaves open."""
+    z, x, k = z[row], x[row], members[i]
+    if metric is None:
+        pair = jax.vmap(partial(rho, p=p, q=q, domain=domain))(z, images[k], images[j])
+        image = pair.witness
+    else:
+        need = jnp.sum((images[j] - images[k]) * ((images[k] - x) + (images[j] - x)), axis=1) / 2
+        plane = partial(half_space, q=q, domain=domain)
+        pair = jax.vmap(plane)(z, normals[j] - normals[k], need)
+        image = jnp.matmul(pair.witness, metric.T, precision=jax.lax.Precision.HIGHEST)
+    to_rival = jax.vmap(lambda a, b: pairwise(a[None], b[None], p)[0, 0])(image, images[j])
+    excess = to_rival[:, None] - pairwise(image, images[members], p)
+    nearer = (excess > NOISE * to_rival[:, None]) & (jnp.arange(members.size) != i[:, None])
+    # An i that the witness satisfies has a minimiser no farther away than this witness.
+    still = still & nearer & jnp.isfinite(pair.radius)[:, None]
+    following = jnp.argmax(jnp.where(still, excess, -jnp.inf), axis=1)
+    following = jnp.where(jnp.any(still, axis=1), following, -1)
+    return pair.radius, pair.witness, ~jnp.any(nearer, axis=1), still, following
+
+
+def _batches(*columns: Int[np.ndarray, " P"]):
+    """Pairs in batches of few sizes: which they are, and their columns, the first one repeated."""
+    start, total = 0, len(columns[0])
+    while start < total:
+        size = next((s for s in QUEUE if s >= total - start), QUEUE[-1])
+        part = np.arange(start, min(start + size, total))
+        padded = np.concatenate([part, np.full(size - len(part), start)])
+        yield part, tuple(column[padded] for column in columns)
+        start += size
+
+
+def _nothing(d: int, members: int, dtype: np.dtype) -> Evaluated:
+    index = partial(np.zeros, 0, np.int64)
+    return Evaluated(
+        index(),
+        index(),
+        index(),
+        np.zeros(0, dtype),
+        np.zeros((0, d), dtype),
+        np.zeros(0, bool),
+        index(),
+        np.zeros((0, members), bool),
+    )
+
+
+def _append(
+    pairs: Evaluated,
+    row: Int[np.ndarray, " P"],
+    j: Int[np.ndarray, " P"],
+    own: Int[np.ndarray, " P"],
+    every_own: bool,
+) -> Evaluated:
+    count, (_, d), (_, members) = len(row), pairs.witness.shape, pairs.open.shape
+    new = Evaluated(
+        row,
+        j,
+        own,
+        np.full(count, -np.inf, pairs.radius.dtype),
+        np.zeros((count, d), pairs.witness.dtype),
+        np.zeros(count, bool),
+        np.full(count, -1),
+        np.full((count, members), every_own),
+    )
+    return Evaluated(
+        *(np.concatenate([getattr(pairs, f), getattr(new, f)]) for f in Evaluated.__annotations__)
+    )
