@@ -214,10 +214,10 @@ def solver(z, w_i, w_j, p: float, q: float, box: tuple[float, float] | None) -> 
     if np.linalg.norm(z - w_i, p) >= np.linalg.norm(z - w_j, p):
         return 0.0
     walls = (-INF, INF) if box is None else box
-    if q != 2:
-        return _MODELS[p](z, w_i, w_j, q, walls).solve()
+    if p == 1 and q != 2:
+        return _mixed_1(z, w_i, w_j, q, walls).solve()
     pieces = _PIECES[p](z, w_i, w_j)
-    return min((_project(z, *piece, walls) for piece in pieces), default=INF)
+    return min((_nearest(z, *piece, q, walls) for piece in pieces), default=INF)
 
 
 class _Model(NamedTuple):
@@ -252,33 +252,24 @@ class _Model(NamedTuple):
         )
 
 
-def _model(z, q: float, walls, rows, rhs, extra, binary: int) -> _Model:
-    """A model over (x, further variables, binaries, t) with |x - z|_q as its cost."""
-    d, m = len(z), len(extra)
-    times = d if q == 1 else 1
+def _model(z, q: float, low, high, rows, rhs, extra: int = 0, binary: int = 0) -> _Model:
+    """A model over (x, non-negative variables, binaries, t) with |x - z|_q as its cost."""
+    d, times = len(z), len(z) if q == 1 else 1
     spread = np.eye(d) if q == 1 else np.ones((d, 1))
-    size = d + m + binary + times
+    size = d + extra + binary + times
     distance = np.zeros((2 * d, size))
     distance[:d, :d], distance[d:, :d] = np.eye(d), -np.eye(d)
     distance[:d, -times:] = distance[d:, -times:] = -spread
-    matrix = np.vstack([np.pad(np.array(rows), ((0, 0), (0, times))), distance])
-    low, high = (
-        np.concatenate([np.full(d, wall), [e[side] for e in extra], np.full(binary, side), tail])
-        for side, (wall, tail) in enumerate(
-            zip(walls, (np.zeros(times), np.full(times, INF)), strict=True)
-        )
-    )
+    matrix = np.vstack([np.pad(rows, ((0, 0), (0, times))), distance])
+    least = np.concatenate([low, np.zeros(extra + binary + times)])
+    most = np.concatenate([high, np.full(extra, INF), np.ones(binary), np.full(times, INF)])
     kind = np.zeros(size, bool)
-    kind[d + m : d + m + binary] = True
+    kind[d + extra : d + extra + binary] = True
     cost = np.concatenate([np.zeros(size - times), np.ones(times)])
-    return _Model(cost, matrix, np.concatenate([rhs, z, -z]), low, high, kind)
+    return _Model(cost, matrix, np.concatenate([rhs, z, -z]), least, most, kind)
 
 
-def _model_2(z, w_i, w_j, q: float, walls) -> _Model:
-    return _model(z, q, walls, [w_i - w_j], [(w_i @ w_i - w_j @ w_j) / 2], [], 0)
-
-
-def _model_1(z, w_i, w_j, q: float, walls) -> _Model:
+def _mixed_1(z, w_i, w_j, q: float, walls) -> _Model:
     """Each coordinate's clipped progress c <= D y, c <= s (x - w_i) + M (1 - y), y binary."""
     d, sign, gap = len(z), np.where(w_j >= w_i, 1.0, -1.0), np.abs(w_j - w_i)
     big = 2 + 4 * np.max(np.abs([z, w_i, w_j]))
@@ -291,37 +282,26 @@ def _model_1(z, w_i, w_j, q: float, walls) -> _Model:
         ]
     )
     rhs = np.concatenate([np.zeros(d), big - sign * w_i, [-gap.sum() / 2]])
-    return _model(z, q, walls, rows, rhs, [(0.0, INF)] * d, d)
+    low, high = (np.full(d, wall) for wall in walls)
+    return _model(z, q, low, high, rows, rhs, extra=d, binary=d)
 
 
-def _model_inf(z, w_i, w_j, q: float, walls) -> _Model:
-    """|x - w_j| <= r, and one chosen +-(x_k - w_ik) >= r."""
-    d = len(z)
-    big = 4 + 8 * np.max(np.abs([z, w_i, w_j]))
-    eye, ones, none = np.eye(d), np.ones((d, 1)), np.zeros((d, 2 * d))
-    choice = big * np.eye(2 * d)
-    rows = np.vstack(
-        [
-            np.hstack([eye, -ones, none]),
-            np.hstack([-eye, -ones, none]),
-            np.hstack([np.vstack([-eye, eye]), np.ones((2 * d, 1)), choice]),
-            np.concatenate([np.zeros(d + 1), -np.ones(2 * d)])[None],
-        ]
-    )
-    rhs = np.concatenate([w_j, -w_j, big - w_i, big + w_i, [-1.0]])
-    return _model(z, q, walls, rows, rhs, [(0.0, INF)], 2 * d)
-
-
-def _project(z, matrix, rhs, low, high, walls) -> float:
-    """The Euclidean distance of z from {low <= x <= high, matrix x <= rhs} within the walls."""
-    import daqp
-
-    low, high = np.maximum(low, walls[0]) - z, np.minimum(high, walls[1]) - z
+def _nearest(z, matrix, rhs, low, high, q: float, walls) -> float:
+    """The distance of z from {low <= x <= high, matrix x <= rhs} within the walls."""
+    low, high = np.maximum(low, walls[0]), np.minimum(high, walls[1])
     if np.any(low > high):
         return INF
+    if q == 2:
+        return _project(z, matrix, rhs, low, high)
+    return _model(z, q, low, high, matrix, rhs).solve()
+
+
+def _project(z, matrix, rhs, low, high) -> float:
+    import daqp
+
     bounds = (
-        np.concatenate([high, rhs - matrix @ z]),
-        np.concatenate([low, np.full(len(rhs), -INF)]),
+        np.concatenate([high - z, rhs - matrix @ z]),
+        np.concatenate([low - z, np.full(len(rhs), -INF)]),
     )
     upper, lower = (np.clip(side, -1e30, 1e30) for side in bounds)
     x, _, flag, _ = daqp.solve(
@@ -363,7 +343,6 @@ def _pieces_inf(z, w_i, w_j):
         yield matrix, np.concatenate([w_j, -w_j]) - sign * w_i[k], -free, free
 
 
-_MODELS = {1: _model_1, 2: _model_2, INF: _model_inf}
 _PIECES = {1: _pieces_1, 2: _pieces_2, INF: _pieces_inf}
 
 
@@ -383,11 +362,6 @@ def moved_sets(z, w_i, w_j, box: tuple[float, float] | None) -> float:
             rows = list(moved)
             a, b = dead[rows], end[rows]
             if np.sum(b - a) >= need and np.sum(a**2) < best**2:
-                best = min(
-                    best,
-                    _project(
-                        np.zeros(size), -np.ones((1, size)), np.array([-need - a.sum()]), a, b,
-                        (-INF, INF),
-                    ),
-                )  # fmt: skip
+                cover = -np.ones((1, size)), np.array([-need - a.sum()])
+                best = min(best, _project(np.zeros(size), *cover, a, b))
     return best

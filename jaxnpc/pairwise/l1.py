@@ -6,6 +6,7 @@ $g(e) = 2(\mathrm{clip}(a + e, 0, D) - \mathrm{clip}(a, 0, D))$, nothing up to 0
 step up to D and no more after. With one budget for all coordinates (q = infinity) the sum of gains
 is a monotone piecewise-linear equation. For q = 1 and 2 the problem is NP-hard (theorem 2.7); the
 concave envelopes of the gains make it a fractional knapsack and a one-dimensional concave dual.
+What makes those tight is to let no coordinate go further than it would have to if it moved alone.
 """
 
 import jax.numpy as jnp
@@ -72,6 +73,10 @@ def _step_inf(dead: Vector, room: Vector, gain: Vector, need: Scalar) -> tuple[S
 
 
 def _step_1(dead: Vector, room: Vector, gain: Vector, need: Scalar) -> tuple[Scalar, Vector]:
+    # Coordinates without a dead stretch are as cheap as can be: all others share what they leave.
+    rest = jnp.maximum(need - jnp.sum(jnp.where(dead > 0, 0, gain)), 0)
+    gain = jnp.where(dead > 0, jnp.minimum(gain, rest), gain)
+    room = jnp.where(dead > 0, jnp.minimum(room, dead + rest / 2), room)
     share = knapsack.cover(room, gain, need)
     # The true gain of a part lies below the envelope: it takes the dead stretch first.
     step = jnp.where(share > 0, dead + share * (room - dead), 0)
@@ -94,6 +99,7 @@ def _step_2(dead: Vector, room: Vector, gain: Vector, need: Scalar) -> tuple[Sca
         return gained - fixed[3], jnp.sum(jnp.where(moving, 2.0, 0))
 
     info = jnp.finfo(need.dtype)
+    room = jnp.minimum(room, dead + need / 2)
     fixed = lax.stop_gradient((dead, room, gain, need))
     start = jnp.maximum(fixed[3] / (2 * dead.size) * (1 - 4 * info.eps), info.tiny)
     # Past this multiplier every coordinate that can gain goes all the way.

@@ -132,10 +132,10 @@ def _half_space_inf(
 def l1(z: Rows, w_i: Rows, w_j: Rows, *, q: float, domain: Domain) -> Radii:
     r"""Lower bounds of $\rho_1^q$; of their relaxations for q = 1 and 2.
 
-    With need c, gains G, dead stretches z and reaches U: for q = 1 the bound is
-    $\lambda c - \sum_l (\lambda G_l - U_l)_+$, for q = 2 and its square
-    $\lambda c + \sum_l \min(0, \min_{z_l \le e \le U_l} e^2 - 2 \lambda (e - z_l))$; for q =
-    infinity the radius is shrunk until all gains within it fall short of the need.
+    With need c, gains G, dead stretches z and reaches U, which end where a coordinate alone would
+    meet the need: for q = 1 the bound is $\lambda c - \sum_l (\lambda G_l - U_l)_+$, for q = 2 and
+    its square $\lambda c + \sum_l \min(0, \min_{z_l \le e \le U_l} e^2 - 2 \lambda (e - z_l))$; for
+    q = infinity the radius is shrunk until all gains within it fall short of the need.
     """
     upwards = w_j >= w_i
     sign = np.where(upwards, 1.0, -1.0)
@@ -166,13 +166,22 @@ def _l1_inf(dead: Interval, reach: Interval, gain: Interval, need: Interval) -> 
 
 
 def _l1_1(dead: Interval, reach: Interval, gain: Interval, need: Interval) -> Radii:
-    ratio = _critical_ratio(reach.upper, gain.upper, np.maximum(need.lower, TINY))
-    multiplier = 1 / ratio[:, None]
+    # Coordinates surely without a dead stretch may be filled first; the others share the rest.
+    free = dead.upper <= 0
+    rest = maximum(need - total(_select(free, gain)), 0.0)[:, None]
+    end = minimum(reach, dead + rest * 0.5)
+    reach = Interval(np.where(free, reach.lower, end.lower), np.where(free, reach.upper, end.upper))
+    gain = maximum(reach - dead, 0.0) * 2.0
+    # Short of the need by more than rounding, lest an item that just meets it seem too little.
+    c = need.lower * (1 - 2.0**-44) - 4 * (need.upper - need.lower)
+    multiplier = 1 / _critical_ratio(reach.upper, gain.upper, np.maximum(c, TINY))[:, None]
     surplus = maximum(gain * multiplier - reach, 0.0)
     return (need * multiplier[:, 0] - total(surplus)).lower
 
 
 def _l1_2(dead: Interval, reach: Interval, gain: Interval, need: Interval) -> Radii:
+    # Alone, a coordinate needs to go no further than half the need past its dead stretch.
+    reach = minimum(reach, dead + (maximum(need, 0.0) * 0.5)[:, None])
     lag, end, c = dead.lower, reach.upper, np.maximum(need.lower, TINY)
     useful = end > lag
 
