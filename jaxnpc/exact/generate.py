@@ -100,7 +100,7 @@ def minimal_perturbation(
     Example:
         >>> from jaxnpc.domains import Unbounded
         >>> from jaxnpc.prototypes import prototype_classifier
-        >>> corner = prototype_classifier([[0.0, 0.0], [4.0, 0.0], [0.0, 2.0]], ["a", "b", "b"])
+        >>> corner = prototype_classifier([[0.0, 0.0], [5.0, 0.0], [0.0, 2.0]], ["a", "b", "b"])
         >>> found = minimal_perturbation(corner, [[1.0, 0.0]], [0], q=1, domain=Unbounded())
         >>> found.upper.round(6).tolist(), found.witness.round(6).tolist(), found.exact.tolist()
         ([1.0], [[1.0, 1.0]], [True])
