@@ -16,10 +16,12 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxnpc.distances import pairwise
-from jaxnpc.domains import Domain, Unbounded
+from jaxnpc.domains import Box, Domain, Unbounded
+from jaxnpc.exclusion import pairs_beyond
 from jaxnpc.pairwise.l2 import half_space
 from jaxnpc.pairwise.table import rho
-from jaxnpc.rivals import Rival, Rivals, Space, sharpen
+from jaxnpc.prototypes import rounded_by
+from jaxnpc.rivals import Rival, Rivals, Space, sharpen, shift
 
 QUEUE = (64, 512)
 """The sizes of a batch of pairs: the smallest that fits is taken, so that two programs do."""
@@ -85,6 +87,7 @@ def search(
     active: Bool[np.ndarray, " B"],
     domain: Domain,
     every_own: bool,
+    moved: float,
 ) -> Found:
     """The search for a block of points of one class.
 
@@ -97,6 +100,7 @@ def search(
         active: which rows are points to be searched for.
         domain: where adversarial points are sought.
         every_own: whether to maximise over all own prototypes or to keep to the nearest.
+        moved: by how much a coordinate of a point may differ from the device's.
 
     Returns:
         The pairs and the bounds of the rest.
@@ -110,40 +114,42 @@ def search(
     refine = every_own and (table is None or not isinstance(domain, Unbounded))
     if table is not None:
         own = own.copy()
+    # Half-spaces in a box, whose cheap bounds ignore the walls, are worth a look in between.
+    walls = domain if space.p == 2 and isinstance(domain, Box) else None
+    error = np.array([shift(space), moved + _bounds_moved(domain, floor.dtype)], floor.dtype)
     slot = np.full(floor.shape, -1, np.int32)
     pairs = _nothing(z.shape[1], rival.own.size, key.dtype)
     rows, breadth = np.flatnonzero(active), 1
     while True:
-        # Rows whose smallest key is final, or infinite, are done.
-        best = key[rows].argmin(axis=1)
-        at = slot[rows, best]
-        done = (at >= 0) & (pairs.following[at] < 0) if len(pairs.row) else at >= 0
-        done |= np.isinf(key[rows, best])
-        rows, best, at = rows[~done], best[~done], at[~done]
+        # The pair of smallest key of each row; no rival beyond it is worth a radius yet.
+        pair_key = key[pairs.row, pairs.rival]
+        order = np.argsort(-pair_key, kind="stable")
+        leader, ceiling = np.full(len(key), -1), np.full(len(key), np.inf, key.dtype)
+        leader[pairs.row[order]], ceiling[pairs.row[order]] = order, pair_key[order]
+        behind = key[rows].min(axis=1) < ceiling[rows]
+        again = leader[rows[~behind]]
+        again = again[pairs.following[again] >= 0]
+        rows = np.sort(np.concatenate([rows[behind], pairs.row[again]]))
         if not len(rows):
             break
-        again = at[at >= 0]
-        # The least radius known of each row: no rival beyond it is worth a radius yet.
-        ceiling = np.full(len(key), np.inf, key.dtype)
-        np.minimum.at(ceiling, pairs.row, pairs.radius)
-        row, j = _lowest(key, slot, ceiling, rows[at < 0], breadth * (1 if table is None else LEAD))
+        row, j = _lowest(key, slot, ceiling, rows, breadth * LEAD)
         if table is not None:
             blunt = ~sharp[row, j]
             _sharpen(rivals, table, row[blunt], j[blunt], floor, own)
             sharp[row, j] = True
-            key[row, j] = np.maximum(key[row, j], floor[row, j])
-            row, j = _lowest(key, slot, ceiling, rows[at < 0], breadth)
-            ready = sharp[row, j]  # others that came to the front meanwhile wait for their turn
-            row, j = row[ready], j[ready]
+        if walls is not None:
+            _exclude(space, rival, rivals, z, row, j, own, ceiling, floor, walls, error)
+        key[row, j] = np.maximum(key[row, j], floor[row, j])
+        row, j = _first(key, ceiling, row, j, breadth)
         breadth *= GROWTH
-        slot[row, j] = len(pairs.row) + np.arange(len(row))
         fresh = len(pairs.row) + np.arange(len(row))
+        slot[row, j] = fresh
         pairs = _append(pairs, row, j, own[row, j], refine)
         touched = np.concatenate([again, fresh])
         _evaluate(space, rival, pairs, touched, z, x, domain)
         row, j = pairs.row[touched], pairs.rival[touched]
         key[row, j] = np.maximum(key[row, j], pairs.radius[touched])
-    winner = np.where(active, slot[np.arange(len(key)), key.argmin(axis=1)], -1)
+    winner = np.where(active, leader, -1)
     sure = floor[pairs.row, pairs.rival]
     floor[pairs.row, pairs.rival] = np.inf
     return Found(pairs, floor, sure, winner)
@@ -156,15 +162,60 @@ def _lowest(
     rows: Int[np.ndarray, " R"],
     breadth: int,
 ) -> tuple[Int[np.ndarray, " P"], Int[np.ndarray, " P"]]:
-    """The rivals to take up: of each row the `breadth` smallest keys up to its ceiling."""
-    below = (key[rows] <= ceiling[rows, None]) & (slot[rows] < 0) & (key[rows] < np.inf)
+    """The rivals to take up: of each row the `breadth` smallest keys below its ceiling."""
+    below = (key[rows] < ceiling[rows, None]) & (slot[rows] < 0)
     index, j = np.nonzero(below)
-    row = rows[index]
-    order = np.lexsort((key[row, j], index))
-    index = index[order]
-    starts = np.searchsorted(index, np.arange(len(rows)))
-    kept = np.arange(len(index)) - starts[index] < breadth
-    return row[order][kept], j[order][kept]
+    return _first(key, ceiling, rows[index], j, breadth)
+
+
+def _first(
+    key: Float[np.ndarray, "B K"],
+    ceiling: Float[np.ndarray, " B"],
+    row: Int[np.ndarray, " P"],
+    j: Int[np.ndarray, " P"],
+    breadth: int,
+) -> tuple[Int[np.ndarray, " P"], Int[np.ndarray, " P"]]:
+    """Of some pairs the `breadth` smallest keys of each row that are below its ceiling."""
+    order = np.lexsort((key[row, j], row))
+    row, j = row[order], j[order]
+    rank = np.arange(len(row)) - np.searchsorted(row, row)
+    kept = (rank < breadth) & (key[row, j] < ceiling[row])
+    return row[kept], j[kept]
+
+
+def _exclude(
+    space: Space,
+    rival: Rival,
+    rivals: Rivals,
+    z: Float[Array, "B d"],
+    row: Int[np.ndarray, " P"],
+    j: Int[np.ndarray, " P"],
+    own: Int[np.ndarray, "B K"],
+    ceiling: Float[np.ndarray, " B"],
+    floor: Float[np.ndarray, "B K"],
+    domain: Box,
+    error: Float[np.ndarray, "2"],
+) -> None:
+    """Raise the floors of pairs that the ceiling's ball cannot reach, in place."""
+    worth = np.isfinite(ceiling[row]) & (floor[row, j] < ceiling[row])
+    row, j = row[worth], j[worth]
+    # A little farther than the leader, whose own radius is rounded.
+    ball = ceiling * (1 + 16 * np.finfo(ceiling.dtype).eps)
+    for part, (rows, js, i) in _batches(row, j, own[row, j]):
+        reached = pairs_beyond(
+            z, space.device_normals, rivals.low, rivals.high, rival.own,
+            rows, js, i, ball[rows], domain, error, q=space.q,
+        )  # fmt: skip
+        out = np.asarray(reached)[: len(part)]
+        floor[row[part][out], j[part][out]] = ball[row[part][out]]
+
+
+def _bounds_moved(domain: Domain, dtype: np.dtype) -> float:
+    """By how much a wall of the box may differ from the device's."""
+    if not isinstance(domain, Box):
+        return 0.0
+    walls = [np.asarray(wall, np.float64).reshape(1, -1) for wall in (domain.lower, domain.upper)]
+    return sum(rounded_by(wall, wall.astype(dtype), np.inf) for wall in walls)
 
 
 def _sharpen(

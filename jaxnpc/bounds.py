@@ -22,7 +22,7 @@ from jaxnpc.best_first import Found, search
 from jaxnpc.domains import Domain, Unbounded, check, check_inside
 from jaxnpc.pairwise.table import is_exact
 from jaxnpc.proofs import distance_bounds, prove_pairs
-from jaxnpc.prototypes import PrototypeClassifier, as_points, distances, real_array
+from jaxnpc.prototypes import PrototypeClassifier, as_points, distances, real_array, rounded_by
 from jaxnpc.rivals import Rival, Space, against, contenders, prepare, survey
 
 KEYS = 1 << 22  # (point, rival) pairs whose bounds are held at a time
@@ -127,6 +127,7 @@ def lower_bounds(
                 np.arange(size) < len(rows),
                 domain,
                 selection == "all",
+                rounded_by(padded, space.narrow(padded), np.inf),
             )
             _collect(result, space, rival, rows, points, found, domain)
             bar.update(len(rows))

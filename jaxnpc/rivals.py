@@ -150,7 +150,7 @@ def against(space: Space, label: int) -> Rival:
     normals = space.device_normals
     table = None
     if space.p == 2 and own.size * normals.shape[0] * normals.dtype.itemsize <= TABLE_BYTES:
-        table = _dual_norms(normals[own], normals, DUAL[space.q], _shift(space))
+        table = _dual_norms(normals[own], normals, DUAL[space.q], shift(space))
     return Rival(own, jnp.asarray(space.labels != label), table)
 
 
@@ -173,7 +173,7 @@ def survey(space: Space, rival: Rival, x: Float[np.ndarray, "B m"], error: float
         space.device_normals,
         rival,
         space.moved(x, error),
-        np.asarray([ranges, _shift(space)], space.device_images.dtype),
+        np.asarray([ranges, shift(space)], space.device_images.dtype),
         space.p,
         space.q,
     )
@@ -291,7 +291,7 @@ def _ranges(x: Float[np.ndarray, "K d"], q: float) -> float:
     return float(np.linalg.norm(spread, ord=q)) * (1 + 1e-6)
 
 
-def _shift(space: Space) -> float:
-    """How far rounding may have moved a difference of two normals, in the dual norm."""
+def shift(space: Space) -> float:
+    """How far rounding moved a difference of two normals at most, in the dual norm of q."""
     one = rounded_by(space.normals, space.device_normals, DUAL[space.q]) + space.image_error
     return 2 * one
