@@ -111,7 +111,7 @@ def robust_accuracy(
     if len(certificate) == 0:
         raise ValueError("certificate has no points: a share of none is not defined")
     size = np.sort(certificate.upper if upper else certificate.radius)
-    return 1 - np.searchsorted(size, eps, side="right") / len(size)
+    return (len(size) - np.searchsorted(size, eps, side="right")) / len(size)
 
 
 class Union(NamedTuple):
