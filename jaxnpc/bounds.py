@@ -22,7 +22,14 @@ from jaxnpc.best_first import Found, search
 from jaxnpc.domains import Domain, Unbounded, check, check_inside
 from jaxnpc.pairwise.table import is_exact
 from jaxnpc.proofs import distance_bounds, prove_pairs
-from jaxnpc.prototypes import PrototypeClassifier, as_points, distances, real_array, rounded_by
+from jaxnpc.prototypes import (
+    PrototypeClassifier,
+    as_points,
+    distances,
+    finite_rows,
+    real_array,
+    rounded_by,
+)
 from jaxnpc.rivals import Rival, Space, against, contenders, prepare, survey
 
 KEYS = 1 << 22  # (point, rival) pairs whose bounds are held at a time
@@ -257,8 +264,7 @@ def _checked(
             f"labels[{int(classes.argmax())}] is {classes.max()}, but the classifier has "
             f"{len(classifier.classes)} classes, counted from 0"
         )
-    finite = np.isfinite(points.reshape(len(points), -1)).all(axis=1)
-    return points, np.where(finite, classes, -1)
+    return points, np.where(finite_rows(points), classes, -1)
 
 
 def _blocks(

@@ -214,7 +214,7 @@ def predict(
     """
     points = as_points(classifier, real_array(x, "x"))
     block = block or max(1, DISTANCES // len(classifier.prototypes))
-    finite = np.isfinite(points.reshape(len(points), -1)).all(axis=1)
+    finite = finite_rows(points)
     points = np.where(finite.reshape(-1, *[1] * (points.ndim - 1)), points, 0)
     if callable(classifier.distance):
         chosen = [
@@ -307,6 +307,11 @@ def real_array(x: Any, name: str) -> np.ndarray:
     if not np.issubdtype(x.dtype, np.floating) and x.dtype != jnp.bfloat16:
         raise TypeError(f"{name} must hold real numbers, got dtype {x.dtype}")
     return x if x.dtype in (np.float32, np.float64) else x.astype(np.float32)
+
+
+def finite_rows(x: Float[np.ndarray, "n *d"]) -> Bool[np.ndarray, " n"]:
+    """Which points have neither a NaN nor an infinite coordinate."""
+    return np.isfinite(x).all(axis=tuple(range(1, x.ndim)))
 
 
 def padded_blocks(x: np.ndarray, size: int) -> Iterable[tuple[np.ndarray, int]]:
