@@ -21,6 +21,7 @@ from jaxmpd.plots import histories_figure, require_matplotlib, save_figure
 from jaxmpd.presets import PRESETS
 from jaxmpd.regressor import Regressor, Task, prepare
 from jaxmpd.runs import Fit, History
+from jaxmpd.starts import spread
 from jaxmpd.tables import Table
 from jaxmpd.training import fit, regression_loss
 
@@ -94,6 +95,12 @@ def _parser() -> argparse.ArgumentParser:
         choices=ACTIVATIONS,
         default="leaky_hard_tanh",
         help="of the hidden units (default: %(default)s)",
+    )
+    shared.add_argument(
+        "--spread",
+        type=float,
+        default=4.0,
+        help="standard deviation of the hidden units' input at the start (default: %(default)s)",
     )
     shared.add_argument("--steps", type=int, help="stop after so many batch steps (passes)")
     shared.add_argument(
@@ -199,7 +206,7 @@ def _train(
     widths = (task.train.inputs.shape[1], options.width, len(task.targets))
     return fit(
         regression_loss(activation),
-        network.init(jax.random.key(options.seed), widths),
+        spread(jax.random.key(options.seed), widths, options.spread),
         preset.make(activation, learning_rate or preset.learning_rate or 0.0, options.seed),
         task.train,
         validation=task.validation,

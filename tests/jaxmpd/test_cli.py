@@ -160,6 +160,7 @@ ERRORS = {
     "empty file": ([], lambda text: "", "is empty"),
     "region": (["--region", "0", "1", "0", "1"], None, "column 'colour': 'red' is not a finite"),
     "width": (["--width", "0"], None, "widths must be at least two positive numbers"),
+    "spread": (["--spread", "0"], None, "deviation must be positive and finite, got 0.0"),
     "activation": (["--activation", "tanh"], None, "invalid choice: 'tanh'"),
     "optimizer": (["--optimizer", "lbfgs"], None, "invalid choice: 'lbfgs'"),
     "steps": (["--steps", "-1"], None, "steps must not be negative, got -1"),

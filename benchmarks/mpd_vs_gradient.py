@@ -1,0 +1,312 @@
+"""MPD against Adam and NAG at equal batch steps and at equal seconds (the paper's Fig. 2).
+
+One hidden layer of 500 units on the first 5,000 points of UCI's 3D road network and on the terrain
+that matplotlib ships. A seed decides the split, the start and the minibatches. Everything is tuned
+on the validation samples, for each budget anew: the peers' learning rate, its schedule (constant,
+or cosine over the budget) and, where the row says so, batch size; MPD's batch size; and for all of
+them the spread of the start, without which the peers hardly leave the linear function that
+Glorot's scale starts them at. Then training losses are compared: ratios are medians over the seeds
+of MPD's loss over that of the better peer.
+
+Peers are tuned on all seeds at equal batch steps; MPD, and all at equal seconds, on the first seed,
+at equal seconds by halving: all configurations run for a tenth of the time, the best quarter of
+them for the whole.
+
+Every run is kept in the folder --cache, so that an interrupted benchmark continues where it stood;
+delete the folder after a change of the code. The full benchmark takes about two hours on two idle
+cores.
+"""
+
+import hashlib
+import itertools
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import optax
+
+from benchmarks import harness
+from jaxmpd import network
+from jaxmpd.activations import LEAKY_HARD_TANH
+from jaxmpd.checkpoints import write_whole
+from jaxmpd.datasets import road, terrain
+from jaxmpd.minibatches import BatchSize, constant, shape
+from jaxmpd.presets import PRESETS
+from jaxmpd.regressor import Task, prepare
+from jaxmpd.runs import Fit, History
+from jaxmpd.starts import spread
+from jaxmpd.tables import Table
+from jaxmpd.training import fit, regression_loss
+
+ROAD_FILE = "3droad/3d_spatial_network_first5000.csv"
+WIDTH = 500
+PEERS = ("adam", "nag")
+RATES = {
+    "adam": (1e-3, 3e-3, 1e-2, 2e-2, 4e-2),
+    "nag": (3e-4, 1e-3, 2e-3, 4e-3, 8e-3),
+}
+GLOROT = 0.0
+STARTS = (GLOROT, 3.5, 7.0, 14.0)
+"""Deviations of the hidden pre-activations at the start; GLOROT stands for Glorot's scale."""
+GROWING, FULL = "growing", "full"
+"""MPD's minibatches: the paper's 2,048, growing from minibatch step 200 on, or all samples."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """One run; `seconds` or `steps` is its budget."""
+
+    data: str
+    optimizer: str
+    batch: int | str
+    start: float = GLOROT
+    rate: float | None = None
+    schedule: str = "constant"
+    steps: int | None = None
+    seconds: float | None = None
+    seed: int = 0
+
+    def __str__(self) -> str:
+        rate = "" if self.rate is None else f", rate {self.rate:g} {self.schedule}"
+        return f"batch {self.batch}, start {self.start or 'Glorot'}{rate}"
+
+
+class Budget(NamedTuple):
+    """One comparison: what is spent, what the peers may choose from, and what is asked."""
+
+    data: str
+    key: str
+    peer_batches: tuple[int, ...] = (256,)
+    steps: int | None = None
+    seconds: float | None = None
+    target: str | None = None
+
+
+FULL_BUDGETS = (
+    Budget("terrain", "terrain_ratio_steps4", steps=4, target="<= 0.6"),
+    Budget("road", "road_ratio_steps28", steps=28, target="<= 0.47"),
+    Budget("road", "road_ratio_steps28_tuned_batch", (32, 64, 128, 256), 28, target="<= 0.56"),
+    Budget("terrain", "terrain_ratio_seconds60", seconds=60),
+    Budget("road", "road_ratio_seconds25", (64, 256), seconds=25),
+)
+QUICK_BUDGETS = (
+    Budget("terrain", "terrain_ratio_steps2", steps=2),
+    Budget("road", "road_ratio_steps6", steps=6),
+    Budget("road", "road_ratio_seconds2", seconds=2),
+)
+QUICK_RATES = {"adam": (1e-2,), "nag": (2e-3,)}
+QUICK_STARTS = (3.5,)
+
+
+class Lab:
+    """Runs configurations, each once.
+
+    Args:
+        tables: the data by name.
+        cache: the folder that keeps the histories.
+    """
+
+    def __init__(self, tables: dict[str, Table], cache: Path):
+        self.tables = tables
+        self.cache = cache
+        self.tasks: dict[tuple[str, int], Task] = {}
+        self.speeds: dict[tuple[str, str, int], float] = {}
+
+    def history(self, config: Config) -> History:
+        """The history of a run: from the cache, or run now."""
+        text = json.dumps(asdict(config), sort_keys=True)
+        file = self.cache / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+        if not file.exists():
+            result = self.run(config)
+            columns = {key: list(map(float, c)) for key, c in result.history._asdict().items()}
+            document = {"config": asdict(config), "history": columns}
+            write_whole(file, json.dumps(document).encode())
+            print(f"{config.data}, seed {config.seed}, {config.optimizer}, {config}: ", end="")
+            print(f"training {columns['train_loss'][-1]:.4g}", flush=True)
+        columns = json.loads(file.read_text())["history"]
+        return History(**{key: np.array(column) for key, column in columns.items()})
+
+    def run(self, config: Config) -> Fit:
+        """A run of the configuration."""
+        task = self.task(config)
+        samples, features = task.train.inputs.shape
+        batch = {GROWING: BatchSize(), FULL: constant(samples)}.get(config.batch)
+        key, widths = jax.random.key(config.seed), (features, WIDTH, 1)
+        rate: Any = config.rate
+        if config.schedule == "cosine":
+            rate = optax.cosine_decay_schedule(config.rate, self.updates(config))
+        return fit(
+            regression_loss(LEAKY_HARD_TANH),
+            spread(key, widths, config.start) if config.start else network.init(key, widths),
+            PRESETS[config.optimizer].make(LEAKY_HARD_TANH, rate, config.seed),
+            task.train,
+            validation=task.validation,
+            batch_size=batch or config.batch,
+            steps=config.steps,
+            seconds=config.seconds,
+            seed=config.seed,
+            progress=False,
+        )
+
+    def task(self, config: Config) -> Task:
+        """The data as this seed splits them."""
+        key = (config.data, config.seed)
+        if key not in self.tasks:
+            table = self.tables[config.data]
+            self.tasks[key] = prepare(table, [list(table.columns)[-1]], seed=config.seed)
+        return self.tasks[key]
+
+    def updates(self, config: Config) -> int:
+        """How many updates the budget allows: what a cosine schedule has to know beforehand."""
+        samples = len(self.task(config).train.inputs)
+        number = shape(samples, config.batch)[0]
+        if config.steps is not None:
+            return config.steps * number
+        key = (config.data, config.optimizer, config.batch)
+        if key not in self.speeds:
+            trial = replace(config, schedule="constant", seconds=min(2.0, config.seconds / 2))
+            history = self.run(trial).history
+            self.speeds[key] = history.minibatch_steps[-1] / history.seconds[-1]
+        return int(self.speeds[key] * config.seconds)
+
+
+def at(history: History, budget: Budget, spent: float = 1.0) -> tuple[float, float]:
+    """Training and validation loss where this share of the budget is spent.
+
+    A run that diverged before counts as infinite.
+    """
+    axis = history.batch_steps if budget.seconds is None else history.seconds
+    place = int(np.searchsorted(axis, spent * (budget.steps or budget.seconds), side="right")) - 1
+    train, validation = history.train_loss[place], history.validation_loss[place]
+    if not np.isfinite(history.train_loss[: place + 1]).all():
+        return np.inf, np.inf
+    return float(train), float(validation)
+
+
+class Options(NamedTuple):
+    """What is tuned over, and the seeds that are run."""
+
+    batches: tuple[str, ...]
+    rates: dict[str, tuple[float, ...]]
+    starts: tuple[float, ...]
+    schedules: tuple[str, ...]
+    seeds: tuple[int, ...]
+
+
+def candidates(budget: Budget, optimizer: str, options: Options) -> list[Config]:
+    """What an optimiser may choose from."""
+    base = Config(budget.data, optimizer, 0, steps=budget.steps, seconds=budget.seconds)
+    if optimizer == "mpd":
+        return [
+            replace(base, batch=batch, start=start)
+            for batch, start in itertools.product(options.batches, options.starts)
+        ]
+    return [
+        replace(base, batch=batch, start=start, rate=rate, schedule=schedule)
+        for batch, start, rate, schedule in itertools.product(
+            budget.peer_batches, options.starts, options.rates[optimizer], options.schedules
+        )
+    ]
+
+
+def tune(lab: Lab, budget: Budget, configs: list[Config], seeds: Sequence[int]) -> Config:
+    """The configuration of the least median validation loss over the seeds."""
+
+    def loss(config: Config) -> float:
+        histories = [lab.history(replace(config, seed=seed)) for seed in seeds]
+        # At the end of its own budget: of all, or of the first tenth.
+        spent = budget._replace(steps=config.steps, seconds=config.seconds)
+        return statistics.median(at(history, spent)[1] for history in histories)
+
+    if budget.seconds is not None:
+        early = {config: replace(config, seconds=budget.seconds / 10) for config in configs}
+        ranked = sorted(configs, key=lambda config: loss(early[config]))
+        configs = ranked[: -(-len(configs) // 4)]
+    return min(configs, key=loss)
+
+
+def compare(
+    lab: Lab, budget: Budget, report: harness.Report, options: Options
+) -> list[dict[str, Any]]:
+    """Tune all, compare, and return the rows of the curve."""
+    seeds = options.seeds
+    spent = f"{budget.steps or budget.seconds:g} {'s' if budget.seconds else 'batch steps'}"
+    histories: dict[str, list[History]] = {}
+    ends: dict[str, list[tuple[float, float]]] = {}
+    for name in ("mpd", *PEERS):
+        configs = candidates(budget, name, options)
+        short = name in PEERS and budget.seconds is None
+        best = tune(lab, budget, configs, seeds if short else seeds[:1])
+        histories[name] = [lab.history(replace(best, seed=seed)) for seed in seeds]
+        ends[name] = [at(history, budget) for history in histories[name]]
+        train, validation = np.array(ends[name]).T
+        rates = options.rates.get(name, ())
+        edge = len(rates) > 1 and best.rate in (min(rates), max(rates))
+        report.row(
+            data=budget.data,
+            budget=spent,
+            optimiser=PRESETS[name].label,
+            chosen=str(best) + (" (last rate of the range)" if edge else ""),
+            tried=len(configs),
+            train=float(np.median(train)),
+            train_least=float(train.min()),
+            train_most=float(train.max()),
+            validation=float(np.median(validation)),
+        )
+    peer = min(PEERS, key=lambda name: statistics.median(train for train, _ in ends[name]))
+    ratios = [ours[0] / theirs[0] for ours, theirs in zip(ends["mpd"], ends[peer], strict=True)]
+    report.summarise(budget.key, statistics.median(ratios), budget.target)
+    report.summarise(f"{budget.key}_least", min(ratios))
+    report.summarise(f"{budget.key}_most", max(ratios))
+    validation = [ours[1] / theirs[1] for ours, theirs in zip(ends["mpd"], ends[peer], strict=True)]
+    report.summarise(f"{budget.key}_validation", statistics.median(validation))
+
+    def middle(name: str, share: float) -> float:
+        return statistics.median(at(h, budget, share)[0] for h in histories[name])
+
+    points = budget.steps or 10
+    curve = []
+    for share in (k / points for k in range(1, points + 1)):
+        losses = {PRESETS[name].label: middle(name, share) for name in histories}
+        ratio = losses["MPD"] / min(losses[PRESETS[name].label] for name in PEERS)
+        place = share * (budget.steps or budget.seconds)
+        unit = "seconds" if budget.seconds else "batch_steps"
+        curve.append({"curve": budget.key, unit: place, **losses, "ratio": ratio})
+    return curve
+
+
+def main() -> None:
+    options = harness.parser(__doc__)
+    options.add_argument(
+        "--cache",
+        type=Path,
+        default=harness.ROOT / "out" / "mpd_vs_gradient",
+        help="the folder that keeps finished runs (default: out/mpd_vs_gradient)",
+    )
+    args = options.parse_args()
+    tables = {"terrain": terrain(10_000 if args.quick else 50_929)}
+    path = harness.data(ROAD_FILE)
+    if path is not None:
+        tables["road"] = road(path)
+    lab = Lab(tables, args.cache / ("quick" if args.quick else "full"))
+    report = harness.Report("mpd_vs_gradient")
+    choice = Options((GROWING, FULL), RATES, STARTS, ("constant", "cosine"), (0, 1, 2))
+    if args.quick:
+        choice = Options((GROWING,), QUICK_RATES, QUICK_STARTS, ("cosine",), (0,))
+    curves = []
+    for budget in QUICK_BUDGETS if args.quick else FULL_BUDGETS:
+        if budget.data not in tables:
+            continue
+        curves += compare(lab, budget, report, choice)
+    report.summarise("configurations_tried", sum(row["tried"] for row in report.rows))
+    report.rows += curves
+    report.finish(args)
+
+
+if __name__ == "__main__":
+    main()
