@@ -86,33 +86,41 @@ def _step_1(dead: Vector, room: Vector, gain: Vector, need: Scalar) -> tuple[Sca
 def _step_2(dead: Vector, room: Vector, gain: Vector, need: Scalar) -> tuple[Scalar, Vector]:
     r"""The square root of $\max_\lambda [\lambda c + \sum_l \min_e (e^2 - \lambda g_l(e))]$."""
 
-    def best(multiplier: Scalar, dead: Vector, room: Vector, gain: Vector):
-        step = jnp.clip(multiplier, dead, room)
-        worth = 2 * multiplier * (step - dead) - step**2
-        return jnp.where((worth > 0) & (gain > 0), step, 0), jnp.maximum(worth, 0)
-
-    def excess(multiplier: Scalar):
-        step, _ = best(multiplier, *fixed[:3])
-        taken = step > 0
-        moving = taken & (step < fixed[1])
-        gained = jnp.sum(jnp.where(taken, 2 * (step - fixed[0]), 0))
-        return gained - fixed[3], jnp.sum(jnp.where(moving, 2.0, 0))
+    def best(price: Scalar, dead: Vector, room: Vector) -> tuple[Vector, Vector]:
+        step = jnp.clip(price, dead, room)
+        return step, 2 * price * (step - dead) - step**2
 
     info = jnp.finfo(need.dtype)
     room = jnp.minimum(room, dead + need / 2)
-    fixed = lax.stop_gradient((dead, room, gain, need))
-    start = jnp.maximum(fixed[3] / (2 * dead.size) * (1 - 4 * info.eps), info.tiny)
-    # Past this multiplier every coordinate that can gain goes all the way.
-    wide = fixed[1] > fixed[0]
-    all_the_way = jnp.where(wide, fixed[1] ** 2 / jnp.where(wide, fixed[1] - fixed[0], 1), 0)
+    useful = lax.stop_gradient(room > dead)
+    fixed = lax.stop_gradient((dead, room))
+    still = lax.stop_gradient(need)
+
+    def excess(price: Scalar) -> tuple[Scalar, Scalar]:
+        step, worth = best(price, *fixed)
+        taken = useful & (worth > 0)
+        gained = jnp.sum(jnp.where(taken, 2 * (step - fixed[0]), 0))
+        return gained - still, jnp.sum(jnp.where(taken & (step < fixed[1]), 2.0, 0))
+
+    start = jnp.maximum(still / (2 * dead.size) * (1 - 4 * info.eps), info.tiny)
+    # At this price every coordinate that can gain goes all the way.
+    all_the_way = jnp.where(useful, fixed[1] ** 2 / jnp.where(useful, fixed[1] - fixed[0], 1), 0)
     stop = jnp.minimum(jnp.max(jnp.maximum(all_the_way, fixed[1])) * (1 + 8 * info.eps), info.max)
-    multiplier = crossing(excess, start, stop)
-    _, worth = best(multiplier, dead, room, gain)
-    value = multiplier * need - jnp.sum(jnp.where(gain > 0, worth, 0))
+    price = crossing(excess, start, stop)
+
+    # Coordinates on the verge of moving are worth nothing, but the fraction of them that meets the
+    # need counts in the derivative; the witness needs them to move.
+    step, worth = best(price, dead, room)
+    verge = useful & (jnp.abs(worth) <= 32 * info.eps * step**2)
+    taken = useful & ~verge & (worth > 0)
+    gain = lax.stop_gradient(2 * (step - dead))
+    rest = still - jnp.sum(jnp.where(taken, gain, 0))
+    at_verge = jnp.sum(jnp.where(verge, gain, 0))
+    fraction = jnp.clip(rest / jnp.where(at_verge > 0, at_verge, 1), 0, 1)
+    share = jnp.where(taken, 1, jnp.where(verge, fraction, 0))
+    value = price * need - jnp.sum(share * worth)
     radius = jnp.where(value > 0, jnp.sqrt(jnp.where(value > 0, value, 1)), 0)
-    # At the crossing a coordinate is on the verge of moving; the witness needs it to move.
-    step, _ = best(multiplier * (1 + 16 * info.eps), dead, room, gain)
-    return radius, step
+    return radius, jnp.where(taken | verge, step, 0)
 
 
 _STEP = {1: _step_1, 2: _step_2, INF: _step_inf}

@@ -34,8 +34,11 @@ def room(z: Rows, upwards: Bool[np.ndarray, "n d"], domain: Domain) -> Interval:
         return exact(np.full(z.shape, INF))
     sign = np.where(upwards, 1.0, -1.0)
     lower, upper = (np.asarray(bound, np.float64) for bound in (domain.lower, domain.upper))
+    wall = np.where(upwards, upper, lower)
     # A point outside gets room 0, as if x were allowed where it stands: that lowers the bound.
-    return maximum(exact(sign * np.where(upwards, upper, lower)) - sign * z, 0.0)
+    distance = maximum(exact(sign * wall) - sign * z, 0.0)
+    # Unlike a sum that overflows, an infinite wall is infinitely far for sure.
+    return Interval(np.where(np.isinf(wall), INF, distance.lower), distance.upper)
 
 
 def l2(z: Rows, w_i: Rows, w_j: Rows, *, q: float, domain: Domain) -> Radii:
@@ -45,6 +48,7 @@ def l2(z: Rows, w_i: Rows, w_j: Rows, *, q: float, domain: Domain) -> Radii:
     return half_space(z, normal, need, q=q, domain=domain)
 
 
+@np.errstate(all="ignore")
 def half_space(z: Rows, normal: Interval, need: Interval, *, q: float, domain: Domain) -> Radii:
     r"""Lower bounds of the q-distance of z from $\langle v, x - z\rangle \ge c$ in the domain.
 
@@ -63,7 +67,9 @@ def half_space(z: Rows, normal: Interval, need: Interval, *, q: float, domain: D
     """
     speed = abs(normal)
     if not isinstance(domain, Box):
-        return (need / rounding.norm(normal, {1: INF, 2: 2, INF: 1}[q])).lower
+        size = rounding.norm(normal, {1: INF, 2: 2, INF: 1}[q])
+        reach = np.where(size.upper > 0, INF, 0.0)
+        return _unreachable(exact(reach), need, (need / size).lower)
     up_room, down_room = (room(z, np.full(z.shape, way), domain) for way in (True, False))
     # Where the direction is not known the wider room bounds both.
     wide = Interval(
@@ -91,7 +97,8 @@ def half_space(z: Rows, normal: Interval, need: Interval, *, q: float, domain: D
 def _half_space_1(
     speed: Interval, wide: Interval, need: Interval, v: Rows, near: Rows, c: Radii
 ) -> Radii:
-    multiplier = 1 / _critical_ratio(near, v * near, c)[:, None]
+    # A little less than the critical item's, which then has no surplus, whatever its room.
+    multiplier = (1 - 2.0**-49) / _critical_ratio(near, v * near, c)[:, None]
     surplus = maximum(speed * multiplier - 1.0, 0.0)
     return (need * multiplier[:, 0] - total(surplus * wide)).lower
 
@@ -129,6 +136,7 @@ def _half_space_inf(
     return ((need - walls) / total(_select(free, speed))).lower
 
 
+@np.errstate(all="ignore")
 def l1(z: Rows, w_i: Rows, w_j: Rows, *, q: float, domain: Domain) -> Radii:
     r"""Lower bounds of $\rho_1^q$; of their relaxations for q = 1 and 2.
 
@@ -202,6 +210,7 @@ def _l1_2(dead: Interval, reach: Interval, gain: Interval, need: Interval) -> Ra
     return _root(need * multiplier - total(_select(useful, worth)))
 
 
+@np.errstate(all="ignore")
 def linf(z: Rows, w_i: Rows, w_j: Rows, *, q: float, domain: Domain) -> Radii:
     r"""Lower bounds of $\rho_\infty^q$."""
     upwards = w_j >= w_i

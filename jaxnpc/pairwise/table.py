@@ -162,8 +162,7 @@ def prove(
     finite = np.flatnonzero(np.isfinite(np.concatenate(points, axis=-1)).all(axis=-1))
     # Chunks whose temporaries stay in the cache are several times faster.
     chunk = max(1, CHUNK // max(d, 1))
-    with np.errstate(all="ignore"):
-        for start in range(0, len(finite) if d else 0, chunk):
-            rows = finite[start : start + chunk]
-            radii[rows] = np.fmax(proof(*(x[rows] for x in points), q=q, domain=domain), 0.0)
+    for start in range(0, len(finite) if d else 0, chunk):
+        rows = finite[start : start + chunk]
+        radii[rows] = np.fmax(proof(*(x[rows] for x in points), q=q, domain=domain), 0.0)
     return radii
