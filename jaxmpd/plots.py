@@ -32,17 +32,17 @@ def histories_figure(histories: Mapping[str, History], title: str = "") -> Any:
         axes, ("batch_steps", "seconds"), ("batch steps", "seconds"), strict=True
     ):
         for k, (label, history) in enumerate(histories.items()):
-            x = getattr(history, field)
-            shown = slice(int(field == "seconds"), None)  # no 0 on a logarithmic axis
+            # From the first step on: there is no 0 on a logarithmic axis, and no other axis shows
+            # both a gradient's batch step and MPD's, which may take a hundred times as long.
+            x = getattr(history, field)[1:]
+            style = {"color": f"C{k}", "marker": "." if len(x) < 30 else ""}
             for part, losses, line in (
-                ("training", history.train_loss, ".-"),
-                ("validation", history.validation_loss, ".--"),
+                ("training", history.train_loss, "-"),
+                ("validation", history.validation_loss, "--"),
             ):
-                axis.plot(x[shown], losses[shown], f"C{k}{line}", ms=3, label=f"{label}, {part}")
-        axis.set(xlabel=name, yscale="log")
-        axis.xaxis.get_major_locator().set_params(integer=field == "batch_steps")
+                axis.plot(x, losses[1:], line, label=f"{label}, {part}", **style)
+        axis.set(xlabel=name, xscale="log", yscale="log")
         axis.grid(alpha=0.3)
-    axes[1].set_xscale("log")  # a gradient's batch step may take a hundredth of MPD's
     axes[0].set_ylabel("mean squared error")
     axes[1].legend(fontsize="small")
     figure.suptitle(title)

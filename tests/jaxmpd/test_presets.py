@@ -57,9 +57,8 @@ def test_the_figure_shows_what_the_histories_hold(tmp_path):
     assert set(lines) == {
         f"{name}, {part}" for name in histories for part in ("training", "validation")
     }
-    assert (
-        lines["Adam, validation"].get_ydata().tolist() == histories["Adam"].validation_loss.tolist()
-    )
+    shown = lines["Adam, validation"].get_ydata().tolist()
+    assert shown == histories["Adam"].validation_loss[1:].tolist()
     assert by_time.get_lines()[0].get_xdata().tolist() == histories["MPD"].seconds[1:].tolist()
     save_figure(figure, tmp_path / "new" / "figure.png")
     assert (tmp_path / "new" / "figure.png").read_bytes().startswith(b"\x89PNG")
