@@ -4,7 +4,8 @@ Small random triples with every degeneracy: shared coordinates, equal prototypes
 on the boundary or midway, prototypes outside the box. `rho` is compared in float64 with LP, QP or
 MILP solutions of the problem as it is defined; `prove` with exact rational arithmetic, for float32
 and for float64 inputs, at ordinary, tiny and huge scales. The relaxed cells (1, 1) and (1, 2) are
-compared with the true minimum in 10 to 30 dimensions.
+compared with the true minimum in 10 to 30 dimensions. Last, exact radii and bounds over all
+prototypes of small classifiers.
 """
 
 import functools
@@ -21,8 +22,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import harness, pair_references
+from jaxnpc.bounds import lower_bounds
 from jaxnpc.domains import Box, Unbounded
+from jaxnpc.exact.generate import minimal_perturbation
 from jaxnpc.pairwise.table import is_exact, prove, rho
+from jaxnpc.prototypes import prototype_classifier
 
 INF = math.inf
 NORMS = (1, 2, INF)
@@ -161,6 +165,42 @@ def check_relaxed(
     return rows
 
 
+def whole(cell: Cell, job: tuple[np.ndarray, np.ndarray, np.ndarray]) -> float:
+    point, own, rivals = job
+    return pair_references.classifier(point, own, rivals, *cell)
+
+
+def check_classifier(cell: Cell, n: int, pool: ProcessPoolExecutor) -> dict:
+    """Exact radii and bounds over all prototypes of small classifiers."""
+    p, q, box = cell
+    found = dict.fromkeys(("instances", "wrong", "above"), 0)
+    worst = 0.0
+    for seed, k in enumerate((1, 2, 3)):
+        rng = np.random.default_rng([seed, *(99 if v == INF else int(v) for v in (p, q))])
+        # As many prototypes a class as k; half of them outside the box, some coordinates shared.
+        w = rng.uniform(-0.5, 1.5, (2 * k, 2))
+        w[k:] = np.where(rng.random((k, 2)) < 0.3, w[:k], w[k:])
+        # The classifier keeps float32 prototypes: give it such.
+        w = w.astype(np.float32).astype(np.float64)
+        labels = np.repeat([0, 1], k)
+        model = prototype_classifier(w, labels, distance=p)
+        z = rng.random((math.ceil(n / 3), 2))
+        z[::5] = np.round(z[::5])
+        nearest = np.linalg.norm(z[:, None] - w, p, axis=2).argmin(axis=1)
+        own = labels[nearest]
+        jobs = [(x, w[labels == c], w[labels != c]) for x, c in zip(z, own, strict=True)]
+        truth = np.array(list(pool.map(functools.partial(whole, cell), jobs, chunksize=8)))
+        exact = minimal_perturbation(model, z, own, q=q, domain=domain(box)).lower
+        bound = lower_bounds(model, z, own, q=q, domain=domain(box)).radius
+        found["instances"] += len(z)
+        worst = max(worst, gap(exact, truth).max())
+        found["wrong"] += int(np.sum(gap(exact, truth) > TOLERANCE))
+        for radius in (exact, bound):
+            found["above"] += int(np.sum((radius > truth) & (gap(radius, truth) > 1e-9)))
+    names = {"classifier p": str(p), "q": str(q), "domain": "R^d" if box is None else "box"}
+    return {**names, **found, "worst gap": worst}
+
+
 def main() -> None:
     args = harness.parser(__doc__).parse_args()
     report = harness.Report("npc_soundness")
@@ -174,11 +214,18 @@ def main() -> None:
             1: check_relaxed(1, 10 if args.quick else 100, (10, 20, 30), pool),
             2: check_relaxed(2, 10 if args.quick else 100, (10,), pool),
         }
-    for row in (*rows, *ratios[1], *ratios[2]):
+        n_whole = 30 if args.quick else 300
+        wholes = [
+            check_classifier((p, q, box), n_whole, pool)
+            for p, q in ((2, 1), (2, 2), (2, INF), (1, INF))
+            for box in (None, (0.0, 1.0))
+        ]
+    for row in (*rows, *ratios[1], *ratios[2], *wholes):
         report.row(**row)
     faults = ("wrong", "above", "witnesses", "overstated")
     violations = sum(row[fault] for row in rows for fault in faults)
     violations += sum(row["above"] for q in ratios for row in ratios[q])
+    violations += sum(row["wrong"] + row["above"] for row in wholes)
     report.summarise("violations", violations, target="== 0")
     report.summarise(
         "instances",
@@ -187,7 +234,9 @@ def main() -> None:
     )
     report.summarise(
         "worst_gap_exact",
-        max(gap or 0.0 for row in rows for gap in (row["worst gap"], row.get("proof gap"))),
+        max(
+            gap or 0.0 for row in rows + wholes for gap in (row["worst gap"], row.get("proof gap"))
+        ),
         target=f"<= {TOLERANCE}",
     )
     for q, key in ((1, "mean_ratio_11"), (2, "mean_ratio_12")):

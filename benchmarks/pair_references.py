@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 INF = math.inf
+# Above this many coordinates nothing is enumerated in place of a mixed-integer program.
+LARGE = 6
 Number = Fraction | float
 
 
@@ -215,7 +217,10 @@ def solver(z, w_i, w_j, p: float, q: float, box: tuple[float, float] | None) -> 
         return 0.0
     walls = (-INF, INF) if box is None else box
     if p == 1 and q != 2:
-        return _mixed_1(z, w_i, w_j, q, walls).solve()
+        loose, polished = _mixed_1(z, w_i, w_j, q, walls).solve()
+        if len(z) > LARGE or np.isclose(loose, polished, rtol=1e-8, atol=1e-9):
+            return polished
+        # Some binary met its constraints only to HiGHS's tolerance: enumerate instead.
     pieces = _PIECES[p](z, w_i, w_j)
     return min((_nearest(z, *piece, q, walls) for piece in pieces), default=INF)
 
@@ -230,15 +235,17 @@ class _Model(NamedTuple):
     high: np.ndarray
     binary: np.ndarray
 
-    def solve(self) -> float:
-        """The optimum; with binaries, of the linear program that they leave."""
+    def solve(self) -> tuple[float, float]:
+        """The optimum, and that of the linear program which its binaries leave."""
         found = self._highs(self.low, self.high, self.binary)
-        if found.x is None or not self.binary.any():
-            return INF if found.x is None else float(found.fun)
+        if found.x is None:
+            return INF, INF
         fixed = np.where(self.binary, np.round(found.x), np.nan)
         low, high = (np.where(self.binary, fixed, side) for side in (self.low, self.high))
-        polished = self._highs(low, high, np.zeros_like(self.binary))
-        return INF if polished.x is None else float(polished.fun)
+        polished = (
+            self._highs(low, high, np.zeros_like(self.binary)) if self.binary.any() else found
+        )
+        return float(found.fun), INF if polished.x is None else float(polished.fun)
 
     def _highs(self, low, high, integral):
         from scipy.optimize import Bounds, LinearConstraint, milp
@@ -293,7 +300,7 @@ def _nearest(z, matrix, rhs, low, high, q: float, walls) -> float:
         return INF
     if q == 2:
         return _project(z, matrix, rhs, low, high)
-    return _model(z, q, low, high, matrix, rhs).solve()
+    return _model(z, q, low, high, matrix, rhs).solve()[1]
 
 
 def _project(z, matrix, rhs, low, high) -> float:
@@ -365,3 +372,35 @@ def moved_sets(z, w_i, w_j, box: tuple[float, float] | None) -> float:
                 cover = -np.ones((1, size)), np.array([-need - a.sum()])
                 best = min(best, _project(np.zeros(size), *cover, a, b))
     return best
+
+
+def classifier(z, own, rivals, p: float, q: float, box: tuple[float, float] | None) -> float:
+    """The minimal perturbation to where a rival is as close as all own prototypes; p = 1 or 2."""
+    walls = (-INF, INF) if box is None else box
+    near = np.linalg.norm(z - own, p, axis=1).min()
+    if near >= np.linalg.norm(z - rivals, p, axis=1).min():
+        return 0.0
+    pieces = _SHARED[p]
+    return min(_nearest(z, *piece, q, walls) for w_j in rivals for piece in pieces(own, w_j))
+
+
+def _shared_2(own, w_j):
+    free = np.full(len(w_j), INF)
+    yield own - w_j, (np.sum(own**2, axis=1) - w_j @ w_j) / 2, -free, free
+
+
+def _shared_1(own, w_j):
+    """The cells of the grid through all prototypes, on which every distance is linear."""
+    together = np.vstack([w_j, own])
+    stops = [np.concatenate([[-INF], np.unique(column), [INF]]) for column in together.T]
+    for cell in itertools.product(*[range(len(s) - 1) for s in stops]):
+        low, high = (
+            np.array([s[k + side] for s, k in zip(stops, cell, strict=True)]) for side in (0, 1)
+        )
+        # |x - w| = slope * (x - w) on the cell, summed over the coordinates.
+        slope = np.where(together <= low, 1.0, -1.0)
+        constant = np.sum(slope * together, axis=1)
+        yield slope[0] - slope[1:], constant[0] - constant[1:], low, high
+
+
+_SHARED = {1: _shared_1, 2: _shared_2}
