@@ -261,6 +261,23 @@ def test_an_unused_gradient_is_not_computed():
     assert products(unused) == 0 < products(optax.sgd(0.1))
 
 
+def test_no_step_compiles_anew():
+    # 37 samples in minibatches of 10: the last is partial, and the size grows once to 20.
+    schedule = BatchSize(initial=10, hold=8, every=1000, factor=2)
+    traced = {}
+    for steps in (4, 12):
+        calls = []
+
+        def counting(params, batch, key, calls=calls):
+            calls.append(batch.inputs.shape)
+            return LOSS(params, batch, key)
+
+        fit(counting, PARAMS, ADAM, TRAIN, batch_size=schedule, steps=steps, progress=False)
+        traced[steps] = calls
+    assert traced[4] == traced[12]
+    assert {shape[0] for shape in traced[4]} == {10, 19, 37}
+
+
 def test_line_searches_get_value_and_value_fn():
     result = fit(LOSS, PARAMS, optax.lbfgs(), TRAIN, batch_size=37, steps=20, progress=False)
     assert result.history.train_loss[-1] < 0.5 * result.history.train_loss[0]
