@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxnpc.distances import pairwise
-from jaxnpc.domains import Box, Domain, Unbounded
+from jaxnpc.domains import Box, Domain
 from jaxnpc.exclusion import pairs_beyond
 from jaxnpc.pairwise.l2 import half_space
 from jaxnpc.pairwise.table import rho
@@ -110,8 +110,6 @@ def search(
     own = np.broadcast_to(np.asarray(rivals.nearest)[:, None], floor.shape)
     sharp = np.zeros(floor.shape, bool)
     table = rival.table if every_own else None
-    # On R^d the table gives the maximum itself; elsewhere the radii of more than one i are needed.
-    refine = every_own and (table is None or not isinstance(domain, Unbounded))
     if table is not None:
         own = own.copy()
     # Half-spaces in a box, whose cheap bounds ignore the walls, are worth a look in between.
@@ -144,7 +142,7 @@ def search(
         breadth *= GROWTH
         fresh = len(pairs.row) + np.arange(len(row))
         slot[row, j] = fresh
-        pairs = _append(pairs, row, j, own[row, j], refine)
+        pairs = _append(pairs, row, j, own[row, j], every_own)
         touched = np.concatenate([again, fresh])
         _evaluate(space, rival, pairs, touched, z, x, domain)
         row, j = pairs.row[touched], pairs.rival[touched]

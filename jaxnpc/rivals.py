@@ -43,6 +43,10 @@ class Space:
         image_error: how far, in the l2 norm, float64 rounding moved an image; likewise of a normal,
             in any norm.
         device_images: the images in the device's type.
+        center: what is subtracted from images before they are multiplied: the closer to 0, the less
+            cancels.
+        centered: the images less their center, in the device's type.
+        center_moved: how far that subtraction and its rounding moved an image at most.
         device_normals: the normals likewise.
         members: for each class the indices of its prototypes, all of one length: the first repeats.
         labels: the class of each prototype.
@@ -56,6 +60,9 @@ class Space:
     normals: Float[np.ndarray, "K d"]
     image_error: float
     device_images: Float[Array, "K m"]
+    center: Float[np.ndarray, " m"]
+    centered: Float[Array, "K m"]
+    center_moved: float
     device_normals: Float[Array, "K d"]
     members: Int[np.ndarray, "C own"]
     labels: Int[np.ndarray, " K"]
@@ -73,11 +80,29 @@ class Space:
         with np.errstate(over="ignore"):
             return x.astype(self.device_images.dtype)
 
-    def moved(self, x: Float[np.ndarray, "n m"], error: float) -> Float[np.ndarray, ""]:
-        """How far a point's image and a prototype's are from the device's at most, in sum."""
-        by = rounded_by(x, self.narrow(x), self.p)
-        by += rounded_by(self.images, self.device_images, self.p)
-        return np.asarray(by + error + self.image_error, self.device_images.dtype)
+    def less_center(
+        self, x: Float[np.ndarray, "n m"], error: float
+    ) -> tuple[Float[np.ndarray, "n m"], Float[np.ndarray, ""]]:
+        """The points' images on the device, and how far from the true ones with the prototypes'."""
+        narrow, moved = _less_center(x, self.center, self.p, self.device_images.dtype)
+        return narrow, np.asarray(
+            moved + self.center_moved + error + self.image_error, narrow.dtype
+        )
+
+
+def _less_center(
+    x: Float[np.ndarray, "n m"], center: Float[np.ndarray, " m"], p: float, dtype: np.dtype
+) -> tuple[Float[np.ndarray, "n m"], float]:
+    if not center.any():
+        with np.errstate(over="ignore"):
+            narrow = x.astype(dtype)
+        return narrow, rounded_by(x, narrow, p)
+    wide = x - center
+    with np.errstate(over="ignore"):
+        narrow = wide.astype(dtype)
+    size = np.linalg.norm(wide, ord=p, axis=1)
+    size = float(size[np.isfinite(size)].max(initial=0.0))
+    return narrow, rounded_by(wide, narrow, p) + 2.0**-52 * size
 
 
 def prepare(classifier: PrototypeClassifier, q: float) -> Space:
@@ -98,6 +123,11 @@ def prepare(classifier: PrototypeClassifier, q: float) -> Space:
             np.linalg.norm(size, axis=1).max() + (size @ np.abs(metric)).sum(axis=1).max()
         )
     dtype = prototypes.dtype
+    # Only the matrix product of p = 2 cancels; differences do not mind where the origin is.
+    center = np.zeros(images.shape[1])
+    if classifier.distance == 2:
+        center = images.mean(axis=0, dtype=np.float64)
+    centered, center_moved = _less_center(images, center, classifier.distance, dtype)
     return Space(
         classifier.distance,
         q,
@@ -107,6 +137,9 @@ def prepare(classifier: PrototypeClassifier, q: float) -> Space:
         normals,
         error,
         jnp.asarray(images.astype(dtype)),
+        center,
+        jnp.asarray(centered),
+        center_moved,
         jnp.asarray(normals.astype(dtype)),
         np.array([np.pad(k, (0, width - len(k)), constant_values=k[0]) for k in own]),
         labels,
@@ -167,12 +200,13 @@ def survey(space: Space, rival: Rival, x: Float[np.ndarray, "B m"], error: float
         The bounds, on the device.
     """
     ranges = _ranges(space.normals, DUAL[space.q]) if rival.table is None else 0.0
+    centered, moved = space.less_center(x, error)
     return _survey(
-        jnp.asarray(space.narrow(x)),
-        space.device_images,
+        jnp.asarray(centered),
+        space.centered,
         space.device_normals,
         rival,
-        space.moved(x, error),
+        moved,
         np.asarray([ranges, shift(space)], space.device_images.dtype),
         space.p,
         space.q,
@@ -219,8 +253,8 @@ def contenders(
     Returns:
         A mask for each point, on the device.
     """
-    x_device = jnp.asarray(space.narrow(x))
-    return _contenders(x_device, space.device_images, foreign, space.moved(x, error), space.p)
+    centered, moved = space.less_center(x, error)
+    return _contenders(jnp.asarray(centered), space.centered, foreign, moved, space.p)
 
 
 @partial(jax.jit, static_argnames="p")
