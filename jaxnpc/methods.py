@@ -1,0 +1,97 @@
+"""What computes the radii: one function a method, and where each is available."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from jaxnpc import rounding
+from jaxnpc.bounds import lower_bounds, margin_bounds
+from jaxnpc.domains import Domain
+from jaxnpc.exact.generate import minimal_perturbation
+from jaxnpc.prototypes import PrototypeClassifier
+
+FALLBACK = ("exact", "bound", "margin")
+"""The methods from the best to the one that is always available."""
+
+EXACT = {(2, 1), (2, 2), (2, math.inf), (1, math.inf)}
+"""The (p, q) whose minimal perturbations are computed; (1, 1), (1, 2) and p = inf are NP-hard."""
+
+
+class Found(NamedTuple):
+    """What a method gives for n points.
+
+    Attributes:
+        radius: the proved lower bounds; infinite where no admissible point leaves the class.
+        near: where to look for an adversarial point.
+        pair: the prototypes (i, j) behind each bound, -1 where there are none.
+        subproblems: how many optimisation problems were solved for each.
+    """
+
+    radius: Float[np.ndarray, " n"]
+    near: Float[np.ndarray, "n *d"]
+    pair: Int[np.ndarray, "n 2"]
+    subproblems: Int[np.ndarray, " n"]
+
+
+def _exact(
+    classifier: PrototypeClassifier,
+    points: Float[np.ndarray, "n d"],
+    label: Int[np.ndarray, " n"],
+    q: float,
+    domain: Domain,
+) -> Found:
+    """The minimal perturbation itself (Theorem 2.6, Algorithm 1)."""
+    result = minimal_perturbation(classifier, points, label, q=q, domain=domain)
+    return Found(result.lower, result.witness, result.pair, result.subproblems)
+
+
+def _bound(
+    classifier: PrototypeClassifier,
+    points: Float[np.ndarray, "n d"],
+    label: Int[np.ndarray, " n"],
+    q: float,
+    domain: Domain,
+) -> Found:
+    """The best bound from pairs of prototypes (Lemma 2.9)."""
+    result = lower_bounds(classifier, points, label, q=q, domain=domain)
+    return Found(result.radius, result.witness, result.pair, result.evaluated)
+
+
+def _margin(
+    classifier: PrototypeClassifier,
+    points: Float[np.ndarray, "n *d"],
+    label: Int[np.ndarray, " n"],
+    q: float,
+    domain: Domain,
+) -> Found:
+    """Half the hypothesis margin (Theorem 2.4), brought into the q-norm; the domain cannot help."""
+    result = margin_bounds(classifier, points, label)
+    radius = result.radius
+    if not callable(classifier.distance):
+        radius = rounding.down(radius / _steepness(classifier, q))
+    rivals = np.asarray(classifier.prototypes, np.float64)[result.pair[:, 1]]
+    return Found(radius, rivals, result.pair, result.evaluated)
+
+
+def _steepness(classifier: PrototypeClassifier, q: float) -> float:
+    """The least c, rounded up, for which all distances change by at most c |x - z|_q."""
+    if classifier.metric is None:
+        # |x|_p <= d^(1/p - 1/q) |x|_q for p < q, and <= |x|_q otherwise.
+        assert not callable(classifier.distance)
+        power = max(0.0, 1 / classifier.distance - 1 / q)
+        return classifier.prototypes.shape[1] ** power * (1 + 1e-12) if power else 1.0
+    a = np.asarray(classifier.metric, np.float64)
+    c = {
+        1: np.linalg.norm(a, axis=0).max(),
+        2: np.linalg.norm(a, 2),
+        math.inf: np.linalg.norm(np.abs(a).sum(axis=1)),  # an upper bound: the least c is NP-hard
+    }[q]
+    # The norms are computed backward stably: a relative error far below this.
+    return float(c) * (1 + 1e-9)
+
+
+METHODS: dict[str, Callable[..., Found]] = {"exact": _exact, "bound": _bound, "margin": _margin}
+"""What computes the radii, by the name of the method."""
