@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from jaxmpd.checkpoints import write_whole
 from jaxmpd.runs import History
 
@@ -41,7 +43,12 @@ def histories_figure(histories: Mapping[str, History], title: str = "") -> Any:
                 ("validation", history.validation_loss, "--"),
             ):
                 axis.plot(x, losses[1:], line, label=f"{label}, {part}", **style)
-        axis.set(xlabel=name, xscale="log", yscale="log")
+        axis.set_xlabel(name)
+        for scale, points in ((axis.set_xscale, field), (axis.set_yscale, "train_loss")):
+            # matplotlib warns of a logarithmic axis with nothing on it, as after divergence.
+            values = np.concatenate([getattr(h, points)[1:] for h in histories.values()])
+            if np.any(np.isfinite(values) & (values > 0)):
+                scale("log")
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("mean squared error")
     axes[1].legend(fontsize="small")

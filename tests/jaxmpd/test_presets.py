@@ -9,6 +9,7 @@ from jaxmpd.activations import LEAKY_HARD_TANH, RELU
 from jaxmpd.losses import Batch
 from jaxmpd.plots import histories_figure, save_figure
 from jaxmpd.presets import PRESETS
+from jaxmpd.runs import History
 from jaxmpd.training import fit, regression_loss
 
 INPUTS = jnp.linspace(-1, 1, 40)[:, None]
@@ -62,3 +63,11 @@ def test_the_figure_shows_what_the_histories_hold(tmp_path):
     assert by_time.get_lines()[0].get_xdata().tolist() == histories["MPD"].seconds[1:].tolist()
     save_figure(figure, tmp_path / "new" / "figure.png")
     assert (tmp_path / "new" / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("losses", [[1.0], [1.0, np.nan], [1.0, np.inf]])
+def test_a_figure_of_nothing_to_see(losses, tmp_path):
+    n = len(losses)
+    history = History(np.arange(n), np.arange(n), np.arange(1.0 * n), *np.array([losses, losses]))
+    save_figure(histories_figure({"Adam": history}), tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").exists()
