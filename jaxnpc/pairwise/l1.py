@@ -34,13 +34,12 @@ def rho(z: Vector, w_i: Vector, w_j: Vector, *, q: float, domain: Domain) -> Pai
         The radius, and a nearest tie (q = infinity) or an admissible point that flips the pair.
 
     Example:
-        >>> import jax.numpy as jnp
+        >>> import jax, jax.numpy as jnp
         >>> from jaxnpc.domains import Unbounded
         >>> z, w_i, w_j = jnp.zeros(2), jnp.zeros(2), jnp.array([1.0, 3.0])
-        >>> float(rho(z, w_i, w_j, q=float("inf"), domain=Unbounded()).radius)
-        1.0
-        >>> float(rho(z, w_i, w_j, q=1, domain=Unbounded()).radius)
-        2.0
+        >>> jitted = jax.jit(rho, static_argnames="q")
+        >>> [float(jitted(z, w_i, w_j, q=q, domain=Unbounded()).radius) for q in (1, float("inf"))]
+        [2.0, 1.0]
     """
     sign, at, gap, room = frame(z, w_i, w_j, domain)
     # Beyond w_j nothing is gained.

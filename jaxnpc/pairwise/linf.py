@@ -40,9 +40,10 @@ def rho(z: Vector, w_i: Vector, w_j: Vector, *, q: float, domain: Domain) -> Pai
         The radius and a nearest tie.
 
     Example:
-        >>> import jax.numpy as jnp
+        >>> import jax, jax.numpy as jnp
         >>> z, w_i, w_j = jnp.zeros(2), jnp.zeros(2), jnp.array([1.0, 3.0])
-        >>> [float(rho(z, w_i, w_j, q=q, domain=Unbounded()).radius) for q in (1, float("inf"))]
+        >>> jitted = jax.jit(rho, static_argnames="q")
+        >>> [float(jitted(z, w_i, w_j, q=q, domain=Unbounded()).radius) for q in (1, float("inf"))]
         [1.5, 1.5]
     """
     near, far = jnp.max(jnp.abs(z - w_i)), jnp.max(jnp.abs(z - w_j))

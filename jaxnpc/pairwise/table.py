@@ -109,8 +109,8 @@ def rho(z: Vector, w_i: Vector, w_j: Vector, *, p: float, q: float, domain: Doma
         >>> import jax, jax.numpy as jnp
         >>> points = jnp.array([[0.0, 0.0], [0.25, 0.5], [1.0, 1.0]])
         >>> pair = jnp.array([0.0, 0.0]), jnp.array([1.0, 0.0])
-        >>> radii = jax.vmap(lambda z: rho(z, *pair, p=2, q=2, domain=Box()).radius)(points)
-        >>> radii.tolist()
+        >>> radius = lambda z: rho(z, *pair, p=2, q=2, domain=Box()).radius
+        >>> jax.jit(jax.vmap(radius))(points).tolist()
         [0.5, 0.25, 0.0]
     """
     return cell(p, q, domain).rho(z, w_i, w_j, q=q, domain=domain)

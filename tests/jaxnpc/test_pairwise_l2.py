@@ -62,21 +62,25 @@ def test_an_uncertain_half_space_is_no_farther_than_any_it_may_be(q, domain):
 
 
 def test_a_normal_of_zero_is_reached_only_without_need():
-    run = functools.partial(l2.half_space, jnp.zeros(2), jnp.zeros(2), q=2)
+    need = jnp.array([1.0, 0.0])
     for domain in (Unbounded(), Box()):
-        assert run(jnp.array(1.0), domain=domain).radius == INF
-        assert run(jnp.array(0.0), domain=domain).radius == 0
+        run = functools.partial(l2.half_space, jnp.zeros(2), jnp.zeros(2), q=2, domain=domain)
+        np.testing.assert_array_equal(jax.jit(jax.vmap(run))(need).radius, [INF, 0])
 
 
-@pytest.mark.parametrize("scale", [1e-18, 1e18])
+@pytest.mark.parametrize("boxed", [False, True])
 @pytest.mark.parametrize("q", [1, 2, INF])
-def test_float32_prototypes_far_apart_or_close_do_not_overflow(q, scale):
-    z, w_i, w_j = (jnp.array(x, jnp.float32) * scale for x in ([0, 0, 0], [0, 0, 0], [1, 2, 2]))
-    truth = {1: 4.5 / 2, 2: 1.5, INF: 4.5 / 5}[q]
-    # Squares of the distances lie within float32's range, whatever the norm does with them.
-    for domain in (Unbounded(), Box(-10 * scale, 10 * scale)):
-        radius = l2.rho(z, w_i, w_j, q=q, domain=domain).radius
-        np.testing.assert_allclose(radius, truth * scale, rtol=1e-5)
+def test_float32_prototypes_far_apart_or_close_do_not_overflow(q, boxed):
+    scale = jnp.array([1e-18, 1.0, 1e18], jnp.float32)
+    z, w_i, w_j = (jnp.outer(scale, jnp.array(x)) for x in ([0, 0, 0], [0, 0, 0], [1, 2, 2]))
+
+    def run(z, w_i, w_j, scale):
+        domain = Box(-10 * scale, 10 * scale) if boxed else Unbounded()
+        return l2.rho(z, w_i, w_j, q=q, domain=domain).radius
+
+    # Squares of the distances lie within float32's range; those of the normal's parts need not.
+    radius = jax.jit(jax.vmap(run))(z, w_i, w_j, scale)
+    np.testing.assert_allclose(radius / scale, {1: 9 / 4, 2: 3 / 2, INF: 9 / 10}[q], rtol=1e-5)
 
 
 @pytest.mark.parametrize(

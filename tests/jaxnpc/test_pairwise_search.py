@@ -73,7 +73,7 @@ def test_the_derivative_is_that_of_the_implicit_function():
     def a_times(t, a):
         return a * t
 
-    value, slope = jax.value_and_grad(root)(2.0)
+    value, slope = jax.jit(jax.value_and_grad(root))(2.0)
     assert value == pytest.approx(3.0)
     assert slope == pytest.approx(-1.5)
 
@@ -87,7 +87,7 @@ def test_cover_is_the_optimum_of_the_linear_program():
     need = rng.random(60) * gain.sum(axis=1)
     need[40:50] = gain[40:50].sum(axis=1)
     with jax.enable_x64(True):
-        share = np.asarray(jax.vmap(cover)(*map(jnp.asarray, (cost, gain, need))))
+        share = np.asarray(jax.jit(jax.vmap(cover))(*map(jnp.asarray, (cost, gain, need))))
     assert np.all((share >= 0) & (share <= 1))
     assert np.all((share * gain).sum(axis=1) >= need * (1 - 1e-12))
     best = [
@@ -100,5 +100,5 @@ def test_cover_is_the_optimum_of_the_linear_program():
 
 
 def test_cover_takes_all_where_nothing_else_will_do():
-    share = cover(jnp.array([1.0, 2.0]), jnp.array([1.0, 1.0]), jnp.array(5.0))
+    share = jax.jit(cover)(jnp.array([1.0, 2.0]), jnp.array([1.0, 1.0]), jnp.array(5.0))
     np.testing.assert_array_equal(share, 1)
