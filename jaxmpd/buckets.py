@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxmpd.minimum import Minimum, minimize
+from jaxmpd.minimum import Minimum, minimize, rounding
 from jaxmpd.piecewise import PiecewisePolynomial
 from jaxmpd.primitives import cumsum
 
@@ -56,7 +56,7 @@ def _search(
     f: PiecewisePolynomial,
 ) -> tuple[Float[Array, ""], Float[Array, ""], Bool[Array, ""]]:
     """The minimiser, the gain, and whether the search covered every bucket that might hold it."""
-    dtype, eps = f.knots.dtype, jnp.finfo(f.knots.dtype).eps
+    dtype = f.knots.dtype
     half = 1 << max(3, (f.knots.shape[0] // (2 * KNOTS_A_BUCKET)).bit_length() - 1)
 
     # Outwards: distance from the origin, and the jumps as met when leaving it. A jump of slope is
@@ -78,10 +78,9 @@ def _search(
 
     sums = _histogram(bucket, curve, bend, reach, 2 * half)
     value, slope, curvature, bound = _states(f.base, sums, width)
-    best = jnp.minimum(jnp.min(value), 0)
-    w = jnp.where(jnp.isfinite(width), width, 0)
-    rounding = 32 * eps * (jnp.abs(value) + jnp.abs(slope) * w + curvature * w**2 - best)
-    open_ = (bound - rounding <= best).reshape(-1)
+    error = rounding(f, edge)
+    best = jnp.min(value + error)
+    open_ = (bound - jnp.append(error[1:], error[-1]) <= best).reshape(-1)
 
     # The open buckets' edges and knots, gathered into a table of fixed size.
     keep = jnp.concatenate([open_, open_[bucket] & finite])
@@ -97,8 +96,9 @@ def _search(
     bend, curve = (jnp.where(is_edge, 0, a[knot]) for a in (bend, curve))
     state = [a.reshape(-1)[home] for a in (value, slope, curvature)]
     offset, gain = _walk(home, x, bend, curve, state, width[level], used)
-    best = jnp.argmax(gain)
-    t = edge[level[best]] + x[best] + offset[best]
+    t = edge[level] + x + offset
+    best = jnp.argmax(gain - rounding(f, t))
+    t = t[best]
     return jnp.where(home[best] >= half, t, -t), gain[best], rank[-1] <= SURVIVORS
 
 

@@ -1,5 +1,6 @@
 """The global minimum of a piecewise polynomial (Algorithm 6)."""
 
+from collections.abc import Callable
 from math import comb
 from typing import NamedTuple
 
@@ -7,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxmpd.piecewise import PiecewisePolynomial, Segments, horner, segments
+from jaxmpd.piecewise import PiecewisePolynomial, Segments, horner, segments, sort_knots
 
 
 class Minimum(NamedTuple):
@@ -27,16 +28,21 @@ class Minimum(NamedTuple):
     attained: Bool[Array, ""]
 
 
-def minimize(f: PiecewisePolynomial) -> Minimum:
+def minimize(
+    f: PiecewisePolynomial,
+    sort: Callable[[PiecewisePolynomial], PiecewisePolynomial] = sort_knots,
+) -> Minimum:
     """The global minimum of a piecewise polynomial of any degree, in O(N log N) (Algorithm 6).
 
     Every piece's ends and stationary points are compared. A function that falls without bound in
     the outermost pieces has no minimiser; a leading coefficient there counts as 0 where it is below
     the rounding of the sums that make it. At a jump of a function that is not continuous the lower
-    of the two sides counts.
+    of the two sides counts. Of minima that rounding cannot tell apart the nearer one is taken: far
+    out, on the plateau of a saturated unit, noise would pass for a gain.
 
     Args:
         f: the function; its origin is the current value of whatever t moves.
+        sort: brings the knots into ascending order.
 
     Returns:
         The minimum.
@@ -54,9 +60,9 @@ def minimize(f: PiecewisePolynomial) -> Minimum:
             jnp.pad(f.base, (0, 1)), f.knots, jnp.pad(f.jumps, ((0, 1), (0, 0)))
         )
     origin = f.base[0]
-    pieces = segments(PiecewisePolynomial(f.base.at[0].set(0), f.knots, f.jumps))
+    pieces = segments(PiecewisePolynomial(f.base.at[0].set(0), f.knots, f.jumps), sort)
     x, values = _candidates(pieces)
-    best = jnp.argmin(values)
+    best = jnp.argmin(values + rounding(f, x))
     argmin = x.reshape(-1)[best]
     gain = -values.reshape(-1)[best]
     # The origin itself is a candidate whose value is exact.
@@ -66,6 +72,19 @@ def minimize(f: PiecewisePolynomial) -> Minimum:
     argmin = jnp.where(right, inf, jnp.where(left, -inf, argmin))
     gain = jnp.where(left | right, inf, gain)
     return Minimum(argmin, origin - gain, gain, ~(left | right))
+
+
+def rounding(f: PiecewisePolynomial, t: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    r"""What rounding can do to the change of f between the origin and t.
+
+    $$\tfrac12 \varepsilon \sum_{q \ge 1} |t|^q \left( |b_q| + \sum_k |c_{qk}| \right)$$
+
+    No jump on the way contributes more than its coefficients times powers of |t|. An estimate, as
+    the roundings of many terms largely cancel; a bound would rule out true minima far away.
+    """
+    jumps = jnp.where(jnp.isfinite(f.knots), jnp.abs(f.jumps), 0)
+    size = (jnp.abs(f.base) + jnp.sum(jumps, axis=1)).at[0].set(0)
+    return jnp.finfo(f.base.dtype).eps / 2 * horner(size, jnp.abs(t))
 
 
 def _candidates(f: Segments) -> tuple[Float[Array, "C N+1"], Float[Array, "C N+1"]]:
@@ -84,9 +103,11 @@ def _candidates(f: Segments) -> tuple[Float[Array, "C N+1"], Float[Array, "C N+1
         bound = _root_bound(slope)
         stationary = _roots(slope, jnp.maximum(lo, -bound), jnp.minimum(hi, bound))
     x = jnp.concatenate([lo[None], hi[None], stationary])
-    inside = (x >= lo) & (x <= hi) & jnp.isfinite(x)
+    # An empty piece, between coinciding knots, is none.
+    inside = (x >= lo) & (x <= hi) & (lo < hi) & jnp.isfinite(x)
     x = jnp.where(inside, x, 0)
-    return x + anchors, jnp.where(inside, horner(f.coefficients, x), jnp.inf)
+    values = horner(f.coefficients, x)
+    return x + anchors, jnp.where(inside & ~jnp.isnan(values), values, jnp.inf)
 
 
 def _root_of_affine(

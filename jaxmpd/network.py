@@ -47,7 +47,8 @@ def init(key: PRNGKeyArray, widths: Sequence[int], dtype: Any = jnp.float32) -> 
     if len(widths) < 2 or min(widths) < 1:
         raise ValueError(f"widths must be at least two positive numbers, got {tuple(widths)}")
     keys = jax.random.split(key, len(widths) - 1)
-    glorot = jax.nn.initializers.glorot_normal()
+    # jax's own glorot_normal cuts the Gaussian off.
+    glorot = jax.nn.initializers.variance_scaling(1.0, "fan_avg", "normal")
     return tuple(
         Layer(glorot(k, (d_in, d_out), dtype), jnp.zeros(d_out, dtype))
         for k, d_in, d_out in zip(keys, widths, widths[1:], strict=False)

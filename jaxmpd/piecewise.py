@@ -9,6 +9,7 @@ sorting happens once, when a minimum is sought. Jumps are polynomials about thei
 continuous function has c_0k = 0 exactly, moving the origin moves the knots, and nothing cancels.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import comb
 
@@ -133,7 +134,16 @@ def raise_degree(f: PiecewisePolynomial, degree: int) -> PiecewisePolynomial:
     return PiecewisePolynomial(jnp.pad(f.base, pad), f.knots, jnp.pad(f.jumps, (pad, (0, 0))))
 
 
-def segments(f: PiecewisePolynomial) -> Segments:
+def sort_knots(f: PiecewisePolynomial) -> PiecewisePolynomial:
+    """The same function with its knots in ascending order."""
+    order = argsort(f.knots)
+    return PiecewisePolynomial(f.base, f.knots[order], f.jumps[:, order])
+
+
+def segments(
+    f: PiecewisePolynomial,
+    sort: Callable[[PiecewisePolynomial], PiecewisePolynomial] = sort_knots,
+) -> Segments:
     """The sorted pieces of f (eq. 27).
 
     Sums run outwards from the origin, so that a piece near the origin carries the rounding of few
@@ -141,12 +151,13 @@ def segments(f: PiecewisePolynomial) -> Segments:
 
     Args:
         f: a piecewise polynomial with N knots.
+        sort: brings the knots into ascending order.
 
     Returns:
         Its N + 1 pieces; pieces between coinciding knots are empty, those beyond `inf` unreachable.
     """
-    order = argsort(f.knots)
-    knots, jumps = f.knots[order], f.jumps[:, order]
+    f = sort(f)
+    knots, jumps = f.knots, f.jumps
     right = _outwards(f.base, knots, jumps, knots > 0)
     # To the left, in the mirror t -> -t: a jump c_q (t - knot)^q that is undone there becomes
     # -(-1)^q c_q.
@@ -184,6 +195,7 @@ def _outwards(
     at = jnp.where(knots == jnp.inf, jnp.max(at, initial=0), at)
     step = jnp.diff(at, prepend=jnp.zeros(1, at.dtype))
     jumps = jnp.where(met, jumps, 0)
+    limit = float(jnp.finfo(at.dtype).max) / (16 * max(1, at.shape[0]))
     degree = base.shape[0] - 1
     before: dict[int, Float[Array, " N"]] = {}
     rows: list[Float[Array, " N"]] = []
@@ -192,8 +204,10 @@ def _outwards(
         if before:
             terms = [comb(p, q) * before[p] for p in range(q + 1, degree + 1)]
             increment = increment + horner(jnp.stack([jnp.zeros_like(step), *terms]), step)
+        # An infinite term would make its neighbours NaN; beyond this size nothing is known anyway.
+        increment = jnp.clip(jnp.nan_to_num(increment, nan=limit, posinf=limit), -limit, limit)
         row = base[q] + cumsum(increment[None])[0]
-        before[q] = jnp.concatenate([base[q, None], row[:-1]])
+        before[q] = jnp.concatenate([base[q, None], row])[:-1]
         rows.append(row)
     return jnp.stack(rows[::-1])
 

@@ -55,7 +55,8 @@ def cumsum(x: Float[Array, "rows N"], block: int = 16) -> Float[Array, "rows N"]
     count = -(-length // block)
     blocks = jnp.pad(x, ((0, 0), (0, count * block - length))).reshape(rows, count, block)
     inner = _within_blocks(blocks)
-    before = cumsum(inner[:, :, -1], block) - inner[:, :, -1]
+    # Shifted, not subtracted: a huge term must not take the digits of those before it in its block.
+    before = jnp.pad(cumsum(inner[:, :, -1], block)[:, :-1], ((0, 0), (1, 0)))
     return (inner + before[:, :, None]).reshape(rows, count * block)[:, :length]
 
 
