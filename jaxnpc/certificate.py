@@ -78,6 +78,10 @@ class Certificate:
         """The share of points that are assigned to their label."""
         return float(np.mean((self.predicted == self.label) & (self.predicted >= 0)))
 
+    def take(self, rows: Int[np.ndarray, " r"]) -> "Certificate":
+        """The certificate of some of the points, in the order given."""
+        return replace(self, **{name: getattr(self, name)[rows] for name in _ARRAYS})
+
     def name(self, index: int) -> Hashable:
         """The name of a class by its index; None for -1."""
         return self.classes[index] if index >= 0 else None
