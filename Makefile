@@ -34,7 +34,7 @@ lint: $(READY)   ## ruff and pyright
 	@$(BIN)/basedpyright
 
 docs: $(READY)   ## the documentation site, strictly
-	@$(BIN)/mkdocs build --strict --quiet --site-dir site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site
 
 bench: $(READY)  ## every benchmark, quickly
 	@for name in $$(cd benchmarks && ls mpd_*.py npc_*.py | sed 's/\.py$$//'); do \

@@ -1,9 +1,9 @@
 """Exactness of the minimum along a parameter, against brute force in extended precision.
 
 Random networks of every degeneracy (ties, inputs of 0, equal samples, dead units, saturated ones,
-outliers, tiny and huge scales), several activations, one and three outputs. Brute force evaluates the network
-itself at every kink, and at the vertex of the parabola between any two, in NumPy's long double; it
-shares no code with the package.
+outliers, tiny and huge scales), several activations, one and three outputs. Brute force evaluates
+the network itself at every kink, and at the vertex of the parabola between any two, in NumPy's long
+double; it shares no code with the package.
 
 - `f64_worst_gap`: loss found minus least loss, over the loss at the parameter's current value.
 - `f32_gain_q90`: the share of the best gain that float32 misses at the rounded new parameter, 90 %

@@ -17,9 +17,13 @@ from jaxmpd.activations import (
 from jaxmpd.buckets import minimize_convex_pieces
 from jaxmpd.expansion import Coordinate, expand
 from jaxmpd.losses import Batch, squared_error
+from jaxmpd.minibatches import BatchSize
 from jaxmpd.minimum import Minimum, minimize
 from jaxmpd.network import Layer, apply, init
 from jaxmpd.piecewise import PiecewisePolynomial, Segments, compose, compose_affine, segments
+from jaxmpd.runs import Fit, History
+from jaxmpd.starts import spread
+from jaxmpd.training import fit, regression_loss
 from jaxmpd.transform import MPDState, mpd
 
 __all__ = [
@@ -32,7 +36,10 @@ __all__ = [
     "LEAKY_RELU",
     "RELU",
     "Batch",
+    "BatchSize",
     "Coordinate",
+    "Fit",
+    "History",
     "Layer",
     "MPDState",
     "Minimum",
@@ -43,6 +50,7 @@ __all__ = [
     "compose",
     "compose_affine",
     "expand",
+    "fit",
     "init",
     "leaky_hard_tanh",
     "leaky_relu",
@@ -50,6 +58,8 @@ __all__ = [
     "minimize_convex_pieces",
     "mpd",
     "piecewise_linear",
+    "regression_loss",
     "segments",
+    "spread",
     "squared_error",
 ]

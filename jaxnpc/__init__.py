@@ -1,1 +1,28 @@
 """Nearest-prototype classifiers with proved robustness."""
+
+from jaxnpc.bounds import lower_bounds, margin_bounds
+from jaxnpc.certificate import Certificate, curve, robust_accuracy, union
+from jaxnpc.certify import certify
+from jaxnpc.domains import Box, Unbounded
+from jaxnpc.pairwise.table import PairRadius, is_exact, prove, rho
+from jaxnpc.prototypes import PrototypeClassifier, predict, prototype_classifier, scores
+
+__all__ = [
+    "Box",
+    "Certificate",
+    "PairRadius",
+    "PrototypeClassifier",
+    "Unbounded",
+    "certify",
+    "curve",
+    "is_exact",
+    "lower_bounds",
+    "margin_bounds",
+    "predict",
+    "prototype_classifier",
+    "prove",
+    "rho",
+    "robust_accuracy",
+    "scores",
+    "union",
+]
