@@ -1,18 +1,22 @@
 """Which class a point belongs to, decided in float64 and only where rounding cannot matter."""
 
 import contextlib
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxnpc.distances import pairwise, rounding, squared_l2, squared_l2_error
 from jaxnpc.prototypes import PrototypeClassifier, padded_blocks
 
 BLOCK = 1 << 22
 """How many distances are held at a time."""
+
+PAIRS = 1 << 12
+"""How many differences of points are."""
 
 
 class Decision(NamedTuple):
@@ -45,8 +49,8 @@ def decide(classifier: PrototypeClassifier, points: Float[np.ndarray, "n *d"]) -
     """The class of each point, in float64 whatever JAX's default is.
 
     Distances come with bounds of their rounding error, at first from matrix products where the
-    distance allows it and for points that these leave open from coordinate differences. A callable
-    distance has no such bounds: there the float64 values themselves are compared.
+    distance allows it, then from coordinate differences for the prototypes that these leave open. A
+    callable distance has no such bounds: there the float64 values themselves are compared.
 
     Args:
         classifier: the classifier.
@@ -114,50 +118,77 @@ def _decide(
 ) -> Decision:
     """Decide the first n points of a padded block."""
     distance, prototypes, starts = prepared
-    if callable(distance):
-        with _float64():
-            values = np.asarray(distance(jnp.asarray(block), jnp.asarray(prototypes)))[:n]
-        return _compare(values, np.zeros_like(values), starts)
-    if distance != 2 or spread.any():
-        return _compare(*_differences(prepared, block, spread), starts)
     with _float64():
         x, w = jnp.asarray(block), jnp.asarray(prototypes)
-        products, errors = (np.asarray(f(x, w))[:n] for f in (squared_l2, squared_l2_error))
-    decision = _compare(products, errors, starts)
-    undecided = ~decision.certain & np.isfinite(block[:n]).all(axis=1)
-    for again, count in padded_blocks(block[:n][undecided], n):
-        finer = _compare(*_differences(prepared, again, np.zeros(count)), starts)
-        for old, new in zip(decision, finer, strict=True):
-            old[undecided] = new
+        if callable(distance):
+            values = np.asarray(distance(x, w))[:n]
+            return _compare(values, values, starts)
+        if distance != 2 or spread.any():
+            wide = jnp.pad(jnp.asarray(spread), (0, len(block) - n))
+            lower, upper = (np.asarray(v)[:n] for v in _by_differences(x, w, wide, distance))
+            return _compare(lower, upper, starts)
+        lower, upper = (np.asarray(v)[:n] for v in _by_products(x, w))
+    decision = _compare(lower, upper, starts)
+    open_ = np.flatnonzero(~decision.certain & np.isfinite(block[:n]).all(axis=1))
+    if len(open_):
+        bounds = _refined(lower[open_], upper[open_], block[open_], prototypes, starts)
+        for old, new in zip(decision, _compare(*bounds, starts), strict=True):
+            old[open_] = new
     return decision
 
 
-def _differences(
-    prepared: Prepared, block: Float[np.ndarray, "b m"], spread: Float[np.ndarray, " n"]
-) -> tuple[Float[np.ndarray, "n K"], Float[np.ndarray, "n K"]]:
-    """Distances of the first n points of a block, and bounds of their errors."""
-    with _float64():
-        w = jnp.asarray(prepared.prototypes)
-        values = np.asarray(pairwise(jnp.asarray(block), w, prepared.distance))[: len(spread)]
-    relative = rounding(block.shape[1] + 4, np.float64)
-    tiny = np.sqrt(block.shape[1] * np.finfo(np.float64).tiny)  # squares may be flushed to zero
-    return values, values * relative + tiny + spread[:, None]
+@partial(jax.jit, static_argnames="p")
+def _by_differences(
+    x: Float[Array, "b m"], w: Float[Array, "K m"], spread: Float[Array, " b"], p: float
+) -> tuple[Float[Array, "b K"], Float[Array, "b K"]]:
+    """Bounds of the distances."""
+    values = pairwise(x, w, p)
+    relative = rounding(x.shape[1] + 4, np.float64)
+    tiny = (x.shape[1] * float(np.finfo(np.float64).tiny)) ** 0.5  # squares may be flushed to zero
+    error = values * relative + tiny + spread[:, None]
+    return values - error, values + error
+
+
+@jax.jit
+def _by_products(
+    x: Float[Array, "b m"], w: Float[Array, "K m"]
+) -> tuple[Float[Array, "b K"], Float[Array, "b K"]]:
+    """Bounds of the squared distances."""
+    values, error = squared_l2(x, w), squared_l2_error(x, w)
+    return values - error, values + error
+
+
+def _refined(
+    lower: Float[np.ndarray, "r K"],
+    upper: Float[np.ndarray, "r K"],
+    points: Float[np.ndarray, "r m"],
+    prototypes: Float[np.ndarray, "K m"],
+    starts: Int[np.ndarray, " C"],
+) -> tuple[Float[np.ndarray, "r K"], Float[np.ndarray, "r K"]]:
+    """Closer bounds of those squared distances that may be the least of the two closest classes."""
+    second = np.partition(np.minimum.reduceat(upper, starts, axis=1), 1, axis=1)[:, 1]
+    rows, columns = np.nonzero(lower <= second[:, None])
+    relative = rounding(points.shape[1] + 4, np.float64)
+    for part in np.array_split(np.arange(len(rows)), len(rows) // PAIRS + 1):
+        at = rows[part], columns[part]
+        values = np.square(points[at[0]] - prototypes[at[1]]).sum(axis=1)
+        error = values * relative + points.shape[1] * np.finfo(np.float64).tiny
+        lower[at], upper[at] = values - error, values + error
+    return lower, upper
 
 
 def _compare(
-    values: Float[np.ndarray, "n K"],
-    errors: Float[np.ndarray, "n K"],
+    lower: Float[np.ndarray, "n K"],
+    upper: Float[np.ndarray, "n K"],
     starts: Int[np.ndarray, " C"],
 ) -> Decision:
-    with np.errstate(invalid="ignore"):  # infinity - infinity, of points that are none
-        bounds = (values, values - errors, values + errors)
-    nearest, lower, upper = (np.minimum.reduceat(v, starts, axis=1) for v in bounds)
-    index = np.argmin(nearest, axis=1)
-    rows = np.arange(len(values))
+    lower, upper = (np.minimum.reduceat(v, starts, axis=1) for v in (lower, upper))
+    index = np.argmin(lower + upper, axis=1)
+    rows = np.arange(len(lower))
     others = lower.copy()
     others[rows, index] = np.inf
     certain = upper[rows, index] < others.min(axis=1)
-    predicted = np.where(np.isfinite(values).all(axis=1), index, -1)
+    predicted = np.where(np.isfinite(upper).all(axis=1), index, -1)
     return Decision(predicted, certain & (predicted >= 0), lower, upper)
 
 

@@ -8,7 +8,7 @@ from jaxnpc.decisions import leaves
 from jaxnpc.domains import Box, Domain
 from jaxnpc.prototypes import PrototypeClassifier
 
-PUSHES = tuple(10.0**k for k in range(-13, 1))
+PUSHES = tuple(10.0**k for k in range(-12, 1))
 """How far beyond a point of the boundary a witness is looked for, relative to a direction."""
 
 Points = Float[np.ndarray, "n d"]
@@ -59,17 +59,21 @@ def just_outside(
     points, near = np.asarray(points, np.float64), np.asarray(near, np.float64)
     witness, found = points.copy(), np.zeros(len(points), bool)
     size = np.full(len(points), np.inf)
-    for push in (0.0, *PUSHES):
+    for push in PUSHES:
         todo = np.flatnonzero(~found)
         if not len(todo):
             break
-        for target in (rivals[todo], 2 * near[todo] - points[todo]):
-            pushed = admissible(near[todo] + push * (target - near[todo]), domain)
-            good = leaves(classifier, pushed, labels[todo])
-            distance = gap(pushed, points[todo], q)
-            better = good & (distance < size[todo])
+        both = np.tile(todo, 2)
+        targets = np.concatenate([rivals[todo], 2 * near[todo] - points[todo]])
+        pushed = admissible(near[both] + push * (targets - near[both]), domain)
+        distance = np.where(
+            leaves(classifier, pushed, labels[both]), gap(pushed, points[both], q), np.inf
+        )
+        for half in np.split(np.arange(len(both)), 2):
+            better = distance[half] < size[todo]
             rows = todo[better]
-            witness[rows], size[rows], found[rows] = pushed[better], distance[better], True
+            witness[rows], size[rows] = pushed[half][better], distance[half][better]
+        found = np.isfinite(size)
     return witness, found
 
 
