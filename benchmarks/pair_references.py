@@ -218,9 +218,10 @@ def solver(z, w_i, w_j, p: float, q: float, box: tuple[float, float] | None) -> 
     walls = (-INF, INF) if box is None else box
     if p == 1 and q != 2:
         loose, polished = _mixed_1(z, w_i, w_j, q, walls).solve()
-        if len(z) > LARGE or np.isclose(loose, polished, rtol=1e-8, atol=1e-9):
+        met = polished < INF and np.isclose(loose, polished, rtol=1e-8, atol=1e-9)
+        if len(z) > LARGE or met:
             return polished
-        # Some binary met its constraints only to HiGHS's tolerance: enumerate instead.
+        # A tie that presolve took for infeasible, or a binary within HiGHS's tolerance: enumerate.
     pieces = _PIECES[p](z, w_i, w_j)
     return min((_nearest(z, *piece, q, walls) for piece in pieces), default=INF)
 
