@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxnpc.distances import pairwise, rounding
-from jaxnpc.exact.euclidean import CACHE, ROUNDING, blocks, padded
+from jaxnpc.exact.euclidean import CACHE, ROUNDING, blocks, float64_on_cpu, padded
 from jaxnpc.exact.problem import Batch, Solution, Violation
 
 BISECTIONS = 64
@@ -106,7 +106,7 @@ class Clipped:
             # An absent row is the rival itself, which never leads.
             w_i = self.prototypes[np.where(used, rows[part], rival[part][:, None])]
             items = [padded(x, ITEMS) for x in (z, w_j, w_i, low, high)]
-            with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
+            with float64_on_cpu():
                 found = [np.asarray(x)[: len(p)] for x in _root(*items)]
             radius[part], worst[part] = found
         own = rows[np.arange(m), worst]

@@ -9,11 +9,12 @@ Differences first: nothing cancels where data lie far from the origin. The devic
 centred and scaled, in float32, and chooses; the host works in float64 and proves.
 """
 
+import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +29,9 @@ from jaxnpc.exact.quadratic import nearest_l2
 
 # Items a jitted call, and how many of them advance together: few enough to stay in cache, and not
 # to wait long for the slowest.
-SINGLES, SOLVES, TOGETHER = 256, 32, 8
+SINGLES, SOLVES, LEADS, TOGETHER = 256, 32, 16, 8
+# Prototypes whose float64 copies are made at a time.
+BLOCK = 4096
 # Bytes of the float64 temporaries that should stay in cache.
 CACHE = 2**18
 # The relative tolerance of the solvers.
@@ -36,11 +39,17 @@ SOLVED = 1e-11
 
 
 class Scores(NamedTuple):
-    """What compares the prototypes of one class."""
+    """What compares the prototypes of one class, in float64 on the CPU.
+
+    Attributes:
+        members: which prototypes they are.
+        normals: their U', then zeros up to a power of two, so that few shapes occur.
+        offsets: their b, then infinity.
+    """
 
     members: Int[np.ndarray, " k"]
-    normals: Float[np.ndarray, "k d"]
-    offsets: Float[np.ndarray, " k"]
+    normals: Float[Array, "p d"]
+    offsets: Float[Array, " p"]
 
 
 @dataclass(frozen=True)
@@ -91,18 +100,23 @@ class HalfSpaces:
         scores: dict[int, Scores] = {}
         for c in np.unique(self.labels):
             members = np.flatnonzero(self.labels == c)
-            w = self.prototypes[members] - self.centre
-            u = w if self.metric is None else self.normals[members]
-            scores[int(c)] = Scores(members, u, np.einsum("kd,kd->k", u, w) / 2)
+            count = 1 << (len(members) - 1).bit_length()
+            u = padded(self._score_normals(members), count)
+            b = np.concatenate([self.offsets[members], np.full(count - len(members), np.inf)])
+            with float64_on_cpu():
+                scores[int(c)] = Scores(members, jnp.asarray(u), jnp.asarray(b))
         return scores
 
     @cached_property
     def offsets(self) -> Float[np.ndarray, " K"]:
         """The b of every prototype."""
         b = np.empty(len(self.prototypes))
-        for members, _, offsets in self.scores.values():
-            b[members] = offsets
-        return b
+        for part in blocks(len(b), BLOCK):
+            k = np.arange(part.start, part.stop)
+            b[part] = np.einsum(
+                "kd,kd->k", self._score_normals(k), self.prototypes[k] - self.centre
+            )
+        return b / 2
 
     def _score_normals(self, k: Int[np.ndarray, " m"]) -> Float[np.ndarray, "m d"]:
         return self.prototypes[k] - self.centre if self.metric is None else self.normals[k]
@@ -179,6 +193,8 @@ class HalfSpaces:
         ]
         for part, results in found:
             dual[part], step[part] = (np.asarray(x)[: part.stop - part.start] for x in results)
+        # Where nothing is admissible a step may leave the domain.
+        step = np.clip(step, batch.lower[point], batch.upper[point])
         # At an optimum of the dual the kinks of q = 1 lie at 1; of q = 2 the slope is 1.
         t = np.ones(len(point)) if self.q != math.inf else np.abs(step).max(axis=1)
         bound = self._prove(batch, point, rival, rows, np.maximum(dual, 0), t)
@@ -195,22 +211,27 @@ class HalfSpaces:
         x = (batch.points[point] - self.centre) + step
         u, b = self._score_normals(rival), self.offsets[rival]
         theirs = np.einsum("md,md->m", x, u) - b
-        worst, own = np.empty(len(point)), np.empty(len(point), int)
+        lead, own = np.empty(len(point)), np.empty(len(point), int)
         labels = batch.labels[point]
-        for c in np.unique(labels):
-            at, score = np.flatnonzero(labels == c), self.scores[int(c)]
-            lead = x[at] @ score.normals.T - score.offsets
-            best = lead.argmax(axis=1)
-            own[at] = score.members[best]
-            worst[at] = lead[np.arange(len(at)), best] - theirs[at]
+        found: list[tuple[Int[np.ndarray, " b"], Int[np.ndarray, " k"], Any]] = []
+        with float64_on_cpu():
+            for c in np.unique(labels):
+                score, mine = self.scores[int(c)], np.flatnonzero(labels == c)
+                for part in blocks(len(mine), LEADS):
+                    at = mine[part]
+                    best = _leader(padded(x[at], LEADS), score.normals, score.offsets)
+                    found.append((at, score.members, best))
+        for at, members, (best, value) in found:
+            own[at] = members[np.asarray(best)[: len(at)]]
+            lead[at] = np.asarray(value)[: len(at)]
         # The solvers meet their rows to a relative tolerance, the score to its rounding.
         solved = SOLVED * np.linalg.norm(step, axis=1) * self.spread
-        return Violation(worst, own, self._noise(x, rival) + solved)
+        return Violation(lead - theirs, own, self._noise(x, rival) + solved)
 
     @cached_property
     def spread(self) -> float:
         """The greatest l2 norm of U'."""
-        return max(float(np.linalg.norm(s.normals, axis=1).max()) for s in self.scores.values())
+        return float(self.device.size.max()) * self.device.scale * self.gain
 
     def _noise(
         self, x: Float[np.ndarray, "m d"], rival: Int[np.ndarray, " m"]
@@ -254,8 +275,7 @@ class HalfSpaces:
         v, c = self._rows(batch, point, rival, rows)
         c = np.concatenate([c, np.full((SOLVES - len(c), c.shape[1]), -1.0)])
         v, low, high = (padded(x, SOLVES) for x in (v, batch.lower[point], batch.upper[point]))
-        # The last digits need float64, which every machine has on its CPU.
-        with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
+        with float64_on_cpu():
             return _solve_rows(v, c, low, high, self.q)
 
     def _rows(
@@ -402,6 +422,22 @@ def _solve_rows(
 ) -> tuple[Float[Array, "m k"], Float[Array, "m d"]]:
     solver = nearest_l2 if q == 2 else partial(nearest_linear, maximum=q == math.inf)
     return jax.lax.map(lambda item: solver(*item), (v, c, low, high), batch_size=TOGETHER)
+
+
+@jax.jit
+def _leader(
+    x: Float[Array, "b d"], normals: Float[Array, "p d"], offsets: Float[Array, " p"]
+) -> tuple[Int[Array, " b"], Float[Array, " b"]]:
+    """The prototype closest to each point, by its position, and its score."""
+    score = jnp.matmul(x, normals.T, precision=jax.lax.Precision.HIGHEST) - offsets
+    return jnp.argmax(score, axis=1), jnp.max(score, axis=1)
+
+
+@contextlib.contextmanager
+def float64_on_cpu() -> Generator[None]:
+    """Where the last digits are found: every machine has float64 on its CPU, some only there."""
+    with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
+        yield
 
 
 def blocks(n: int, size: int) -> Iterator[slice]:

@@ -189,11 +189,12 @@ class _Search:
         self.open = _Open(none, none, np.zeros(0), np.zeros((0, WIDTHS[0]), int), none == 1)
 
     def run(self) -> None:
-        """Visit the rivals whose bounds are smallest, then all that may still be the nearest."""
+        """Visit the rivals of smallest bounds, then all that may still be the nearest."""
         first = min(FIRST, self.bounds.shape[1])
         rival = np.argpartition(self.bounds, first - 1, axis=1)[:, :first]
         point = np.repeat(np.arange(len(rival)), first)
-        self._visit(point, rival.ravel())
+        wanted = (self.bounds[point, rival.ravel()] < self._ceiling()[point]).nonzero()[0]
+        self._visit(point[wanted], rival.ravel()[wanted])
         self._solve()
         self._visit(*np.nonzero(self.bounds < self._ceiling()[:, None]))
         self._solve()
@@ -212,8 +213,6 @@ class _Search:
 
     def _visit(self, point: Int[np.ndarray, " m"], rival: Int[np.ndarray, " m"]) -> None:
         """Open rivals, and raise their bounds by one own prototype each."""
-        fresh = self.bounds[point, rival] < np.inf
-        point, rival = point[fresh], rival[fresh]
         if self._late() or not len(point):
             return
         ceiling = self._ceiling()[point]

@@ -7,9 +7,11 @@ $v = V^T \lambda$: concave, with the gradient $c - V \mathrm{clip}(v)$, itself p
 dimension is the number of rows, one to a few, and each piece is solved by one Newton step.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 NEWTON_STEPS = 100
 SEARCH_STEPS = 60
@@ -62,7 +64,9 @@ def nearest_l2(
         along = direction @ v
         ceiling = jnp.min(jnp.where(direction < 0, -dual / direction, jnp.inf))
         slope = direction @ gradient
-        t, endless = _line_search(direct, along, direction @ c, low, high, slope, ceiling)
+        t, endless = _line_search(
+            direct, along, direction @ c, low, high, slope, ceiling, tolerance
+        )
         moved = jnp.maximum(dual + t * direction, 0)
         # The multiplier that stopped the step is 0, whatever rounding makes of it.
         moved = jnp.where((direction < 0) & (-dual / direction <= t), 0, moved)
@@ -79,9 +83,21 @@ def nearest_l2(
     return dual * reach / size, step_of(dual) * reach
 
 
+class Search(NamedTuple):
+    """A bracket of the maximum, a point in it, the slope there and what of it is accepted."""
+
+    left: Float[Array, ""]
+    right: Float[Array, ""]
+    t: Float[Array, ""]
+    value: Float[Array, ""]
+    accepted: Float[Array, ""]
+    tries: Int[Array, ""]
+
+
 def _newton_direction(hessian: Array, gradient: Array, dual: Array, tolerance: float) -> Array:
     """Ascent on the multipliers that are positive or want to be; those at 0 do not fall."""
-    ridge = tolerance * (1 + jnp.trace(hessian))
+    # Large enough to keep the direction bounded where rows depend on each other.
+    ridge = tolerance ** (2 / 3) * (1e-3 + jnp.trace(hessian))
 
     def solve(active: Array) -> Array:
         both = active[:, None] & active[None, :]
@@ -106,31 +122,30 @@ def _line_search(
     high: Array,
     slope: Array,
     ceiling: Array,
+    tolerance: float,
 ) -> tuple[Array, Array]:
     """About the maximum along the direction, and whether there is none."""
 
-    def derivative(t: Array) -> Array:
-        return gain - along @ jnp.clip(direct + t * along, low, high)
+    def derivative(t: Array) -> tuple[Array, Array]:
+        terms = along * jnp.clip(direct + t * along, low, high)
+        noise = tolerance * (jnp.abs(gain) + jnp.sum(jnp.abs(terms)))
+        return gain - jnp.sum(terms), jnp.maximum(0.05 * slope, noise)
 
-    def unfinished(state: tuple[Array, Array, Array, Array, Array]) -> Array:
-        left, right, t, value, count = state
-        rough = (jnp.abs(value) > 0.05 * slope) & (left < right)
-        blocked = (t >= ceiling) & (value >= 0)
-        return rough & ~blocked & (count < SEARCH_STEPS)
+    def unfinished(state: Search) -> Array:
+        rough = (jnp.abs(state.value) > state.accepted) & (state.left < state.right)
+        blocked = (state.t >= ceiling) & (state.value >= 0)
+        return rough & ~blocked & (state.tries < SEARCH_STEPS)
 
-    def refine(
-        state: tuple[Array, Array, Array, Array, Array],
-    ) -> tuple[Array, Array, Array, Array, Array]:
-        left, right, t, value, count = state
-        left, right = jnp.where(value > 0, t, left), jnp.where(value > 0, right, t)
-        t = jnp.where(jnp.isinf(right), 4 * t, (left + right) / 2)
+    def refine(state: Search) -> Search:
+        ascending = state.value > 0
+        left = jnp.where(ascending, state.t, state.left)
+        right = jnp.where(ascending, state.right, state.t)
+        t = jnp.where(jnp.isinf(right), 4 * state.t, (left + right) / 2)
         t = jnp.minimum(t, ceiling)
-        return left, right, t, derivative(t), count + 1
+        return Search(left, right, t, *derivative(t), state.tries + 1)
 
     t = jnp.minimum(1.0, ceiling).astype(direct.dtype)
-    zero, infinity = jnp.zeros_like(t), jnp.full_like(t, jnp.inf)
-    state = (zero, infinity, t, derivative(t), jnp.array(0))
-    left, right, t, value, _ = jax.lax.while_loop(unfinished, refine, state)
-    endless = jnp.isinf(right) & (value > 0.05 * slope) & jnp.isinf(ceiling) & (slope > 0)
-    del left
-    return t, endless
+    start = Search(jnp.zeros_like(t), jnp.full_like(t, jnp.inf), t, *derivative(t), jnp.array(0))
+    end = jax.lax.while_loop(unfinished, refine, start)
+    endless = jnp.isinf(end.right) & (end.value > end.accepted) & jnp.isinf(ceiling) & (slope > 0)
+    return end.t, endless
