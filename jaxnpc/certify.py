@@ -34,7 +34,7 @@ def certify(
     method: str = "exact",
     strict: bool = False,
     tolerance: float = 1e-6,
-    chunk: int = 1024,
+    chunk: int = 2048,
     checkpoint: str | os.PathLike[str] | None = None,
     progress: bool = False,
 ) -> Certificate:
@@ -277,14 +277,13 @@ def _witnesses(
     rows = np.flatnonzero(np.isfinite(found.radius) & (found.pair[:, 1] >= 0))
     if callable(classifier.distance) or not len(rows):
         return upper, witness
-    rivals = np.asarray(classifier.prototypes, np.float64)[found.pair[rows, 1]]
-    z, y, near = points[rows], label[rows], found.near[rows]
+    z, y, near, rivals = points[rows], label[rows], found.near[rows], found.pair[rows, 1]
     outside, ok = just_outside(classifier, z, near, y, rivals, q=plan.q, domain=plan.domain)
-    rows, z, y, outside = rows[ok], z[ok], y[ok], outside[ok]
+    rows, z, y, outside, rivals = rows[ok], z[ok], y[ok], outside[ok], rivals[ok]
     size = gap(outside, z, plan.q)
     far = size > found.radius[rows] * (1 + plan.tolerance)
     if far.any():
-        outside[far] = pull_back(classifier, z[far], outside[far], y[far])
+        outside[far] = pull_back(classifier, z[far], outside[far], y[far], rivals=rivals[far])
         size = gap(outside, z, plan.q)
     upper[rows], witness[rows] = size, outside
     return upper, witness

@@ -65,21 +65,8 @@ def decide(classifier: PrototypeClassifier, points: Float[np.ndarray, "n *d"]) -
         >>> decision.predicted.tolist(), decision.certain.tolist()
         ([0, 0], [True, False])
     """
-    points = np.asarray(points, np.float64)
-    labels = np.asarray(classifier.labels)
-    order = np.argsort(labels, kind="stable")
-    starts = np.searchsorted(labels[order], range(len(classifier.classes)))
-    prototypes = np.asarray(classifier.prototypes, np.float64)[order]
-    spread = np.zeros(len(points))
-    if classifier.metric is not None:
-        # The map rounds; an error bound of both images bounds what that does to a distance.
-        metric = np.asarray(classifier.metric, np.float64).T
-        error = rounding(points.shape[1] + 2, np.float64)
-        sizes = [np.linalg.norm(np.abs(x) @ np.abs(metric), axis=1) for x in (points, prototypes)]
-        spread = error * (sizes[0] + sizes[1].max())
-        points, prototypes = points @ metric, prototypes @ metric
-    prepared = Prepared(classifier.distance, prototypes, starts)
-    size = 1 << max(0, (BLOCK // len(prototypes)).bit_length() - 1)
+    points, spread, prepared = _prepare(classifier, points)
+    size = 1 << max(0, (BLOCK // len(prepared.prototypes)).bit_length() - 1)
     blocks, begin = [], 0
     for block, count in padded_blocks(points, size):
         blocks.append(_decide(prepared, block, count, spread[begin : begin + count]))
@@ -105,12 +92,102 @@ def leaves(
     return left(decide(classifier, points), labels)
 
 
+def crosses(
+    classifier: PrototypeClassifier,
+    points: Float[np.ndarray, "n d"],
+    labels: Int[np.ndarray, " n"],
+    rivals: Int[np.ndarray, " n"],
+) -> Bool[np.ndarray, " n"]:
+    """Whether each point is certainly closer to its rival than to all prototypes of its label.
+
+    As strict as `leaves` and, with C classes, about C times cheaper: the others need not be known.
+
+    Args:
+        classifier: the classifier, with a norm as its distance.
+        points: n points.
+        labels: class indices.
+        rivals: for each point a prototype of another class.
+
+    Returns:
+        True only where exact arithmetic would agree and there is no tie.
+    """
+    points, spread, prepared = _prepare(classifier, points)
+    rank = np.argsort(np.argsort(np.asarray(classifier.labels), kind="stable"), kind="stable")
+    ends = np.append(prepared.starts[1:], len(prepared.prototypes))
+    most = int((ends - prepared.starts).max())
+    crossed = np.zeros(len(points), bool)
+    for label in np.unique(labels):
+        rows = np.flatnonzero(labels == label)
+        # Classes of one size, the first prototype repeated, need one compilation only.
+        first, end = int(prepared.starts[label]), int(ends[label])
+        own = np.arange(first, first + most)
+        own = np.where(own < end, own, first)
+        size = 1 << max(0, (BLOCK // most).bit_length() - 1)
+        begin = 0
+        for block, count in padded_blocks(points[rows], size):
+            part = rows[begin : begin + count]
+            begin += count
+            rival = prepared.prototypes[rank[rivals[part]]]
+            crossed[part] = _crosses(
+                prepared._replace(prototypes=prepared.prototypes[own]), block, rival, spread[part]
+            )
+    return crossed
+
+
 def left(decision: Decision, labels: Int[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
     """The same of points that are decided already."""
     rows = np.arange(len(labels))
     others = decision.upper.copy()
     others[rows, labels] = np.inf
     return (others.min(axis=1) < decision.lower[rows, labels]) & (decision.predicted >= 0)
+
+
+def _prepare(
+    classifier: PrototypeClassifier, points: Float[np.ndarray, "n *d"]
+) -> tuple[Float[np.ndarray, "n *m"], Float[np.ndarray, " n"], Prepared]:
+    """Points and classifier as they are compared, and how far rounding moved an image."""
+    points = np.asarray(points, np.float64)
+    labels = np.asarray(classifier.labels)
+    order = np.argsort(labels, kind="stable")
+    starts = np.searchsorted(labels[order], range(len(classifier.classes)))
+    prototypes = np.asarray(classifier.prototypes, np.float64)[order]
+    spread = np.zeros(len(points))
+    if classifier.metric is not None:
+        # The map rounds; an error bound of both images bounds what that does to a distance.
+        metric = np.asarray(classifier.metric, np.float64).T
+        error = rounding(points.shape[1] + 2, np.float64)
+        sizes = [np.linalg.norm(np.abs(x) @ np.abs(metric), axis=1) for x in (points, prototypes)]
+        spread = error * (sizes[0] + sizes[1].max())
+        points, prototypes = points @ metric, prototypes @ metric
+    return points, spread, Prepared(classifier.distance, prototypes, starts)
+
+
+def _crosses(
+    own: Prepared,
+    block: Float[np.ndarray, "b m"],
+    rival: Float[np.ndarray, "n m"],
+    spread: Float[np.ndarray, " n"],
+) -> Bool[np.ndarray, " n"]:
+    """The same for the first n points of a padded block that have one label."""
+    n, p, w = len(rival), own.distance, own.prototypes
+    far = np.linalg.norm(block[:n] - rival, ord=p, axis=1)
+    far = far * (1 + rounding(block.shape[1] + 4, np.float64)) + spread + _tiny(block.shape[1])
+    squared = p == 2 and not spread.any()
+    with _float64():
+        x, images = jnp.asarray(block), jnp.asarray(w)
+        if squared:
+            bounds = _by_products(x, images)
+        else:
+            wide = jnp.pad(jnp.asarray(spread), (0, len(block) - n))
+            bounds = _by_differences(x, images, wide, p)
+        lower, upper = (np.array(v)[:n] for v in bounds)
+    if not squared:
+        return far < lower.min(axis=1)
+    far = far * far * (1 + rounding(4, np.float64)) + _tiny(block.shape[1])
+    open_ = np.flatnonzero((lower.min(axis=1) <= far) & (far <= upper.min(axis=1)))
+    if len(open_):
+        lower[open_], _ = _refined(lower[open_], upper[open_], block[open_], w, far[open_])
+    return far < lower.min(axis=1)
 
 
 def _decide(
@@ -131,7 +208,8 @@ def _decide(
     decision = _compare(lower, upper, starts)
     open_ = np.flatnonzero(~decision.certain & np.isfinite(block[:n]).all(axis=1))
     if len(open_):
-        bounds = _refined(lower[open_], upper[open_], block[open_], prototypes, starts)
+        second = np.partition(np.minimum.reduceat(upper[open_], starts, axis=1), 1, axis=1)[:, 1]
+        bounds = _refined(lower[open_], upper[open_], block[open_], prototypes, second)
         for old, new in zip(decision, _compare(*bounds, starts), strict=True):
             old[open_] = new
     return decision
@@ -144,8 +222,7 @@ def _by_differences(
     """Bounds of the distances."""
     values = pairwise(x, w, p)
     relative = rounding(x.shape[1] + 4, np.float64)
-    tiny = (x.shape[1] * float(np.finfo(np.float64).tiny)) ** 0.5  # squares may be flushed to zero
-    error = values * relative + tiny + spread[:, None]
+    error = values * relative + _tiny(x.shape[1]) + spread[:, None]
     return values - error, values + error
 
 
@@ -163,11 +240,10 @@ def _refined(
     upper: Float[np.ndarray, "r K"],
     points: Float[np.ndarray, "r m"],
     prototypes: Float[np.ndarray, "K m"],
-    starts: Int[np.ndarray, " C"],
+    limit: Float[np.ndarray, " r"],
 ) -> tuple[Float[np.ndarray, "r K"], Float[np.ndarray, "r K"]]:
-    """Closer bounds of those squared distances that may be the least of the two closest classes."""
-    second = np.partition(np.minimum.reduceat(upper, starts, axis=1), 1, axis=1)[:, 1]
-    rows, columns = np.nonzero(lower <= second[:, None])
+    """Closer bounds of those squared distances that may be within a limit, else the same."""
+    rows, columns = np.nonzero(lower <= limit[:, None])
     relative = rounding(points.shape[1] + 4, np.float64)
     for part in np.array_split(np.arange(len(rows)), len(rows) // PAIRS + 1):
         at = rows[part], columns[part]
@@ -175,6 +251,11 @@ def _refined(
         error = values * relative + points.shape[1] * np.finfo(np.float64).tiny
         lower[at], upper[at] = values - error, values + error
     return lower, upper
+
+
+def _tiny(d: int) -> float:
+    """What a distance of d coordinates loses where their squares are flushed to zero."""
+    return (d * float(np.finfo(np.float64).tiny)) ** 0.5
 
 
 def _compare(

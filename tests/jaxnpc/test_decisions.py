@@ -1,5 +1,6 @@
 """Decisions agree with rational arithmetic, and say so only where they are sure."""
 
+import dataclasses
 from fractions import Fraction
 
 import jax
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxnpc.decisions import decide, leaves
+from jaxnpc.decisions import crosses, decide, leaves
 from jaxnpc.prototypes import prototype_classifier
 
 NORMS = (1, 2, np.inf)
@@ -46,7 +47,30 @@ def check(classifier, points):
         for label in range(len(far)):
             if leaves(classifier, points[k : k + 1], np.array([label]))[0]:
                 assert least < far[label]
+    check_crossings(classifier, points, decision)
     return decision
+
+
+def check_crossings(classifier, points, decision):
+    """`crosses` never claims more than rationals, and sees what `leaves` sees."""
+    labels = np.asarray(classifier.labels)
+    own = (decision.predicted + 1) % len(classifier.classes)  # a class that all have left
+    per_prototype = dataclasses.replace(
+        classifier,
+        labels=jnp.arange(len(labels)),
+        classes=tuple(range(len(labels))),
+    )
+    far = [exact_distances(per_prototype, point) for point in points]
+    rivals = np.array(
+        [min(np.flatnonzero(labels != y), key=f.__getitem__) for y, f in zip(own, far, strict=True)]
+    )
+    crossed = crosses(classifier, points, own, rivals)
+    for k, (y, j) in enumerate(zip(own, rivals, strict=True)):
+        if crossed[k]:
+            assert far[k][j] < min(far[k][i] for i in np.flatnonzero(labels == y))
+    if len(points):
+        sure = leaves(classifier, points, own)
+        assert (crossed == sure)[decision.certain].all()
 
 
 @pytest.mark.parametrize(("p", "mapped"), [(1, False), (2, False), (2, True), (np.inf, False)])

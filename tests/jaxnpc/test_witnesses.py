@@ -45,7 +45,7 @@ def test_just_outside_is_hardly_farther_than_the_boundary(p):
         far = np.linalg.norm(middle - [1, 2, 3], ord=p, axis=1)
         inside = np.where((near < far)[:, None], middle, inside)
         outside = np.where((near < far)[:, None], outside, middle)
-    labels, rivals = np.zeros(20, int), np.tile([1.0, 2, 3], (20, 1))
+    labels, rivals = np.zeros(20, int), np.ones(20, int)
     witness, found = just_outside(
         classifier, points, inside, labels, rivals, q=2, domain=Unbounded()
     )
@@ -58,7 +58,7 @@ def test_where_there_is_no_witness_there_is_none():
     classifier = prototype_classifier([[0.0], [10.0]], "ab")
     points = np.array([[0.5]])
     witness, found = just_outside(
-        classifier, points, points, np.array([0]), np.array([[10.0]]), q=2, domain=Box(0, 1)
+        classifier, points, points, np.array([0]), np.array([1]), q=2, domain=Box(0, 1)
     )
     assert not found[0]
     assert witness.tolist() == [[0.5]]
