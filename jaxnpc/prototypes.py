@@ -262,7 +262,8 @@ def rounded_by(wide: Float[np.ndarray, "n d"], narrow: ArrayLike, p: float) -> f
     narrow = np.asarray(narrow)
     if wide.dtype == narrow.dtype:
         return 0.0
-    with np.errstate(invalid="ignore"):  # infinite in both, or out of the range of one
+    # Out of the device's range a point becomes infinite there: nothing is known of it anyway.
+    with np.errstate(invalid="ignore", over="ignore"):
         gap = np.linalg.norm(np.subtract(wide, narrow, dtype=np.float64), ord=p, axis=1)
     return 1.01 * float(gap[np.isfinite(gap)].max(initial=0.0))
 

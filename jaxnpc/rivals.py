@@ -100,7 +100,7 @@ def _less_center(
     wide = x - center
     with np.errstate(over="ignore"):
         narrow = wide.astype(dtype)
-    size = np.linalg.norm(wide, ord=p, axis=1)
+        size = np.linalg.norm(wide, ord=p, axis=1)
     size = float(size[np.isfinite(size)].max(initial=0.0))
     return narrow, rounded_by(wide, narrow, p) + 2.0**-52 * size
 
