@@ -96,7 +96,9 @@ def certify(
         "" if checkpoint is None else _fingerprint(classifier, points, label, plan, chunk),
     )
     parts: list[Certificate] = []
-    with tqdm(total=len(points), desc="certify", unit="point", disable=not progress) as bar:
+    with tqdm(
+        total=len(points), desc=f"certify l{plan.q:g}", unit="point", disable=not progress
+    ) as bar:
         for start in range(0, len(points), chunk):
             rows = slice(start, start + chunk)
             part = done.load(start)

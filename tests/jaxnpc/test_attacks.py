@@ -76,10 +76,10 @@ def nearest_rival(see, x, y):
 
 
 def test_a_function_is_an_attack_and_a_failure_costs_one_point():
-    classifier, points, labels = handwritten(2, points=40)
-    right = np.flatnonzero(np.array(predict(classifier, points)) == labels)[:12]
+    classifier, points, labels = handwritten(2, points=20)
+    right = np.flatnonzero(np.array(predict(classifier, points)) == labels)[:4]
     points, labels = points[right], labels[right]
-    poison = points[5]
+    poison = points[1]
 
     def touchy(see, x, y):
         if (np.asarray(x) == poison).all(axis=1).any():
@@ -88,10 +88,10 @@ def test_a_function_is_an_attack_and_a_failure_costs_one_point():
 
     well = attack(classifier, points, labels, attacks=[nearest_rival])
     ill = attack(classifier, points, labels, attacks=[touchy])
-    assert ill.failed.tolist() == [int(k == 5) for k in range(12)]
-    assert ill.distance[5] == math.inf
-    np.testing.assert_array_equal(ill.points[5], poison)
-    others = np.arange(12) != 5
+    assert ill.failed.tolist() == [int(k == 1) for k in range(4)]
+    assert ill.distance[1] == math.inf
+    np.testing.assert_array_equal(ill.points[1], poison)
+    others = np.arange(4) != 1
     np.testing.assert_allclose(ill.distance[others], well.distance[others], rtol=1e-5)
     assert well.names == ("nearest_rival",)
     assert np.isfinite(well.distance).any()
