@@ -3,10 +3,10 @@
 One hidden layer of 500 units on the first 5,000 points of UCI's 3D road network and on the terrain
 that matplotlib ships. A seed decides the split, the start and the minibatches. Everything is tuned
 on the validation samples, for each budget anew: the peers' learning rate, its schedule (constant,
-or cosine over the budget) and, where the row says so, batch size; MPD's schedule of batch sizes; and for all of
-them the spread of the start, without which the peers hardly leave the linear function that
-Glorot's scale starts them at. Then training losses are compared: ratios are medians over the seeds
-of MPD's loss over that of the better peer.
+or cosine over the budget) and, where the row says so, batch size; MPD's schedule of batch sizes;
+and for all of them the spread of the start, without which the peers hardly leave the linear
+function that Glorot's scale starts them at. Then training losses are compared: ratios are medians
+over the seeds of MPD's loss over that of the better peer.
 
 Peers are tuned on all seeds at equal batch steps; MPD, and all at equal seconds, on the first seed,
 at equal seconds by halving: all configurations run for a tenth of the time, the best quarter of
