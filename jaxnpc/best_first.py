@@ -161,7 +161,12 @@ def _lowest(
     breadth: int,
 ) -> tuple[Int[np.ndarray, " P"], Int[np.ndarray, " P"]]:
     """The rivals to take up: of each row the `breadth` smallest keys below its ceiling."""
-    below = (key[rows] < ceiling[rows, None]) & (slot[rows] < 0)
+    keys = key[rows]
+    below = (keys < ceiling[rows, None]) & (slot[rows] < 0)
+    if breadth < keys.shape[1]:
+        # Sorting is dear: let only the smallest in.
+        kth = np.partition(np.where(below, keys, np.inf), breadth - 1, axis=1)[:, breadth - 1]
+        below &= keys <= kth[:, None]
     index, j = np.nonzero(below)
     return _first(key, ceiling, rows[index], j, breadth)
 

@@ -258,14 +258,17 @@ def linear_image(
 
 
 def rounded_by(wide: Float[np.ndarray, "n d"], narrow: ArrayLike, p: float) -> float:
-    """How far, at most, rounding to the device's type moved a finite point, in the p-norm."""
-    narrow = np.asarray(narrow)
-    if wide.dtype == narrow.dtype:
+    """How far, at most, rounding to the device's type moved a point, in the p-norm.
+
+    Points out of that type's range do not count: they are infinite there.
+    """
+    dtype = np.asarray(narrow).dtype
+    if wide.dtype == dtype:
         return 0.0
-    # Out of the device's range a point becomes infinite there: nothing is known of it anyway.
-    with np.errstate(invalid="ignore", over="ignore"):
-        gap = np.linalg.norm(np.subtract(wide, narrow, dtype=np.float64), ord=p, axis=1)
-    return 1.01 * float(gap[np.isfinite(gap)].max(initial=0.0))
+    size, limits = np.abs(wide), np.finfo(dtype)
+    largest = float(np.max(size, initial=0.0, where=size <= limits.max))
+    step = largest * float(limits.eps) / 2 + float(limits.smallest_subnormal)
+    return 1.01 * step * wide.shape[1] ** (1 / p)
 
 
 def distances(classifier: PrototypeClassifier, x: Float[Array, "n *d"]) -> Float[Array, "n K"]:
@@ -312,7 +315,7 @@ def real_array(x: Any, name: str) -> np.ndarray:
 
 def finite_rows(x: Float[np.ndarray, "n *d"]) -> Bool[np.ndarray, " n"]:
     """Which points have neither a NaN nor an infinite coordinate."""
-    return np.isfinite(x).all(axis=tuple(range(1, x.ndim)))
+    return np.asarray(np.isfinite(x).all(axis=tuple(range(1, x.ndim))))
 
 
 def padded_blocks(x: np.ndarray, size: int) -> Iterable[tuple[np.ndarray, int]]:

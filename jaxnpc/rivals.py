@@ -100,9 +100,8 @@ def _less_center(
     wide = x - center
     with np.errstate(over="ignore"):
         narrow = wide.astype(dtype)
-        size = np.linalg.norm(wide, ord=p, axis=1)
-    size = float(size[np.isfinite(size)].max(initial=0.0))
-    return narrow, rounded_by(wide, narrow, p) + 2.0**-52 * size
+    # Float64 itself rounds the difference, far less than the device's type may.
+    return narrow, 2 * max(rounded_by(wide, narrow, p), rounded_by(wide, np.float32(0), p) / 2**28)
 
 
 def prepare(classifier: PrototypeClassifier, q: float) -> Space:
@@ -170,21 +169,25 @@ class Rival(NamedTuple):
         foreign: which prototypes belong to other classes.
         table: an upper bound of |normal_j - normal_i|_{q*} for each own i and all j, or None where
             that would be too large.
+        ranges: an upper bound of all these norms, where there is no table.
     """
 
     own: Int[Array, " own"]
     foreign: Bool[Array, " K"]
     table: Float[Array, "own K"] | None
+    ranges: float
 
 
 def against(space: Space, label: int) -> Rival:
     """The constants of one class."""
     own = jnp.asarray(space.members[label])
     normals = space.device_normals
-    table = None
+    table, ranges = None, 0.0
     if space.p == 2 and own.size * normals.shape[0] * normals.dtype.itemsize <= TABLE_BYTES:
         table = _dual_norms(normals[own], normals, DUAL[space.q], shift(space))
-    return Rival(own, jnp.asarray(space.labels != label), table)
+    elif space.p == 2:
+        ranges = _ranges(space.normals, DUAL[space.q])
+    return Rival(own, jnp.asarray(space.labels != label), table, ranges)
 
 
 def survey(space: Space, rival: Rival, x: Float[np.ndarray, "B m"], error: float) -> Rivals:
@@ -199,7 +202,6 @@ def survey(space: Space, rival: Rival, x: Float[np.ndarray, "B m"], error: float
     Returns:
         The bounds, on the device.
     """
-    ranges = _ranges(space.normals, DUAL[space.q]) if rival.table is None else 0.0
     centered, moved = space.less_center(x, error)
     return _survey(
         jnp.asarray(centered),
@@ -207,7 +209,7 @@ def survey(space: Space, rival: Rival, x: Float[np.ndarray, "B m"], error: float
         space.device_normals,
         rival,
         moved,
-        np.asarray([ranges, shift(space)], space.device_images.dtype),
+        shift(space),
         space.p,
         space.q,
     )
@@ -220,7 +222,7 @@ def _survey(
     normals: Float[Array, "K d"],
     rival: Rival,
     moved: Float[Array, ""],
-    sizes: Float[Array, "2"],
+    shifted: float,
     p: float,
     q: float,
 ) -> Rivals:
@@ -233,9 +235,8 @@ def _survey(
     elif rival.table is not None:
         speed = rival.table[nearest]
     else:
-        ranges, shift = sizes
         chosen = normals[rival.own[nearest]]
-        speed = _dual_norm_bound(chosen, normals, DUAL[q], ranges) + shift
+        speed = _dual_norm_bound(chosen, normals, DUAL[q], rival.ranges) + shifted
     return Rivals(jnp.where(rival.foreign, _quotient(need, 2 * speed), jnp.inf), nearest, low, high)
 
 
@@ -311,7 +312,7 @@ def _dual_norms(v: Array, w: Array, q: float, shift: Array | float) -> Array:
     return pairwise(v, w, q) * inflate + (math.sqrt(tiny) if q == 2 else tiny) + shift
 
 
-def _dual_norm_bound(v: Array, w: Array, q: float, ranges: Array) -> Array:
+def _dual_norm_bound(v: Array, w: Array, q: float, ranges: float) -> Array:
     """Upper bounds of the norms of differences, from one matrix product."""
     squares, error = choosing_distances(v, w, 2, 0.0)
     l2 = jnp.sqrt(jnp.maximum(squares, 0) + error)
