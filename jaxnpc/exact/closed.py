@@ -20,7 +20,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxnpc.distances import pairwise, rounding
-from jaxnpc.exact.euclidean import CACHE, ROUNDING, blocks, float64_on_cpu, padded
+from jaxnpc.exact.batching import blocks, float64_on_cpu, padded
+from jaxnpc.exact.halfspace import CACHE, ROUNDING
 from jaxnpc.exact.problem import Batch, Solution, Violation
 
 BISECTIONS = 64

@@ -9,9 +9,7 @@ Differences first: nothing cancels where data lie far from the origin. The devic
 centred and scaled, in float32, and chooses; the host works in float64 and proves.
 """
 
-import contextlib
 import math
-from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -21,19 +19,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxnpc.distances import DUAL, pairwise, rounding
-from jaxnpc.exact.halfspace import ROUNDING, multiplier, prove
+from jaxnpc.exact.batching import blocks, float64_on_cpu, padded
+from jaxnpc.exact.halfspace import CACHE, ROUNDING, prove
 from jaxnpc.exact.linear import nearest_linear
 from jaxnpc.exact.problem import Batch, Solution, Violation
 from jaxnpc.exact.quadratic import nearest_l2
+from jaxnpc.exact.screening import Device, single_multipliers, unbounded_bounds, up32
 
 # Items a jitted call, and how many of them advance together: few enough to stay in cache, and not
 # to wait long for the slowest.
 SINGLES, SOLVES, LEADS, TOGETHER = 256, 32, 16, 8
 # Prototypes whose float64 copies are made at a time.
 BLOCK = 4096
-# Bytes of the float64 temporaries that should stay in cache.
-CACHE = 2**18
 # The relative tolerance of the solvers.
 SOLVED = 1e-11
 
@@ -72,6 +69,11 @@ class HalfSpaces:
     def centre(self) -> Float[np.ndarray, " d"]:
         """The mean of the prototypes."""
         return self.prototypes.mean(axis=0)
+
+    @cached_property
+    def extent(self) -> float:
+        """The greatest absolute coordinate of a prototype."""
+        return float(max(self.prototypes.max(), -self.prototypes.min()))
 
     @cached_property
     def gain(self) -> float:
@@ -122,7 +124,7 @@ class HalfSpaces:
         return self.prototypes[k] - self.centre if self.metric is None else self.normals[k]
 
     @cached_property
-    def device(self) -> "Device":
+    def device(self) -> Device:
         """What the device holds, in float32."""
         w = self.prototypes - self.centre
         scale = float(max(w.max(), -w.min())) or 1.0
@@ -136,9 +138,9 @@ class HalfSpaces:
             w=device_w,
             b=jnp.asarray(b.astype(np.float32)),
             labels=jnp.asarray(self.labels),
-            size=jnp.asarray(_up32(np.sqrt(np.einsum("kd,kd->k", u, u)))),
-            b_size=jnp.asarray(_up32(np.abs(b))),
-            w_size=jnp.asarray(_up32(np.sqrt(np.einsum("kd,kd->k", w, w)))),
+            size=jnp.asarray(up32(np.sqrt(np.einsum("kd,kd->k", u, u)))),
+            b_size=jnp.asarray(up32(np.abs(b))),
+            w_size=jnp.asarray(up32(np.sqrt(np.einsum("kd,kd->k", w, w)))),
         )
 
     def screen(
@@ -148,13 +150,13 @@ class HalfSpaces:
         device, d = self.device, points.shape[1]
         z = (points - self.centre) / device.scale
         # What centring and scaling in float64, and the products with the metric, may be wrong by.
-        offset = max(np.abs(points).max(initial=0), np.abs(self.prototypes).max())
+        offset = max(np.abs(points).max(initial=0), self.extent)
         shift = 4 * ROUNDING * math.sqrt(d) * offset / device.scale
         product = 0.0 if self.metric is None else (sum(self.metric.shape) + 8) * ROUNDING
-        bound, closest = _screen(
+        bound, closest = unbounded_bounds(
             device,
             jnp.asarray(z.astype(np.float32)),
-            jnp.asarray(_up32(np.linalg.norm(z, axis=1))),
+            jnp.asarray(up32(np.linalg.norm(z, axis=1))),
             jnp.asarray(labels),
             jnp.float32(shift),
             jnp.float32(product),
@@ -253,7 +255,7 @@ class HalfSpaces:
             for x in (batch.points - self.centre, batch.lower, batch.upper)
         )
         found = [
-            _single(
+            single_multipliers(
                 self.device,
                 (z, low, high),
                 np.stack([padded(x[part].astype(np.int32), SINGLES) for x in (point, own, rival)]),
@@ -346,72 +348,6 @@ class HalfSpaces:
         return v, (k + 2) * ROUNDING * size, c
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Device:
-    """The classifier on the device: centred, of size one, in float32; norms for error bounds."""
-
-    u: Float[Array, "K d"]
-    w: Float[Array, "K d"]
-    b: Float[Array, " K"]
-    labels: Int[Array, " K"]
-    size: Float[Array, " K"]
-    b_size: Float[Array, " K"]
-    w_size: Float[Array, " K"]
-    scale: float
-
-
-@partial(jax.jit, static_argnames="q")
-def _screen(
-    device: Device,
-    z: Float[Array, "n d"],
-    z_size: Float[Array, " n"],
-    labels: Int[Array, " n"],
-    shift: Float[Array, ""],
-    product: Float[Array, ""],
-    q: float,
-) -> tuple[Float[Array, "n K"], Int[Array, " n"]]:
-    r"""Bounds $c_{ij} / |v_{ij}|_{q^*}$ by the closest own i, less all that may be rounded."""
-    d = z.shape[1]
-    gamma = rounding(d + 8)
-    exactly = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
-    score = exactly(z, device.u.T) - device.b
-    reach = z_size[:, None] + device.w_size
-    error = gamma * (z_size[:, None] * device.size + device.b_size)
-    error += shift * (2 * device.size + reach + shift) + product * device.w_size * reach + 1e-35
-
-    own = labels[:, None] == device.labels
-    closest = jnp.argmax(jnp.where(own, score, -jnp.inf), axis=1)
-    rows = jnp.arange(len(z))
-    lead = (score - error)[rows, closest][:, None] - (score + error)
-
-    u, size = device.u[closest], device.size[closest][:, None] + device.size
-    wrong = (2.0**-22 + product + shift) * math.sqrt(d) * size + shift
-    if q == 2:
-        squares = jnp.sum(device.u**2, axis=1)
-        square = squares[closest][:, None] + squares - 2 * exactly(u, device.u.T)
-        norm = jnp.sqrt(jnp.maximum(square, 0) + 2 * gamma * size**2)
-    else:
-        norm = pairwise(u, device.u, DUAL[q]) * (1 + gamma)
-    bound = lead / (norm + wrong) * (1 - 2.0**-20)
-    bound = jnp.where(jnp.isfinite(bound) & (bound > 1e-30), bound, 0)
-    return jnp.where(own, jnp.inf, bound), closest
-
-
-@partial(jax.jit, static_argnames="q")
-def _single(
-    device: Device,
-    points: tuple[Float[Array, "n d"], Float[Array, "n d"], Float[Array, "n d"]],
-    index: Int[Array, "3 m"],
-    q: float,
-) -> Float[Array, " m"]:
-    (z, low, high), (point, own, rival) = points, index
-    v = device.u[rival] - device.u[own]
-    z = z[point]
-    c = -jnp.sum(v * ((z - device.w[own]) + (z - device.w[rival])), axis=1) / 2
-    return multiplier(v, c, jnp.where(v > 0, high[point], -low[point]), q)
-
-
 @partial(jax.jit, static_argnames="q")
 def _solve_rows(
     v: Float[Array, "m k d"],
@@ -431,25 +367,3 @@ def _leader(
     """The prototype closest to each point, by its position, and its score."""
     score = jnp.matmul(x, normals.T, precision=jax.lax.Precision.HIGHEST) - offsets
     return jnp.argmax(score, axis=1), jnp.max(score, axis=1)
-
-
-@contextlib.contextmanager
-def float64_on_cpu() -> Generator[None]:
-    """Where the last digits are found: every machine has float64 on its CPU, some only there."""
-    with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
-        yield
-
-
-def blocks(n: int, size: int) -> Iterator[slice]:
-    """Slices that cover 0 to n, of that size but for the last."""
-    return (slice(start, min(start + size, n)) for start in range(0, n, size))
-
-
-def padded(x: np.ndarray, size: int) -> np.ndarray:
-    """The rows of x, then zeros."""
-    return np.concatenate([x, np.zeros((size - len(x), *x.shape[1:]), x.dtype)])
-
-
-def _up32(x: Float[np.ndarray, "*n"]) -> Float[np.ndarray, "*n"]:
-    """Upper bounds in float32."""
-    return (x * (1 + 1e-6)).astype(np.float32)

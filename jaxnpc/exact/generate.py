@@ -25,7 +25,7 @@ from jaxnpc.exact.problem import Batch, Problem
 from jaxnpc.prototypes import PrototypeClassifier, as_points, real_array
 
 # Entries of the table of bounds, points times prototypes, that are held at a time.
-TABLE = 2**22
+TABLE = 2**23
 CHUNK = 1024
 # How many rivals of each point are looked at before any has been solved.
 FIRST = 8

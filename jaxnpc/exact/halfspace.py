@@ -21,6 +21,8 @@ ROUNDING = 2.0**-52
 # Below this, products may lose digits to underflow: nothing is claimed there.
 SMALLEST = 1e-270
 NEWTON_STEPS, BISECTIONS = 40, 26
+# Bytes of a float64 temporary that should stay in cache.
+CACHE = 2**18
 
 
 @partial(jax.jit, static_argnames="q")
