@@ -161,6 +161,9 @@ def tighten(
 ) -> Certificate:
     """The certificate with the attacks' adversarial points wherever they are nearer.
 
+    `robust_accuracy(..., upper=True)` of the result is the upper bound on robust accuracy (URA)
+    after the attacks.
+
     Args:
         certificate: of n points.
         attacked: attacks on the same points and labels, in the same norm and domain.
