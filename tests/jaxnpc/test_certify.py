@@ -98,6 +98,19 @@ def test_every_method_in_every_cell(p, q, domain):
     check_balls(classifier, points, by["exact"], domain)
 
 
+@pytest.mark.parametrize(("p", "q"), [(2, 2), (2, 1), (1, math.inf)])
+@pytest.mark.parametrize("scale", [2.0**-70, 2.0**60])
+def test_units_do_not_matter(p, q, scale):
+    """At scales whose squares float32 hardly holds."""
+    classifier, points, names = problem(p)
+    plain = certify(classifier, points, names, q=q, domain=Box(0, 1))
+    prototypes = np.asarray(classifier.prototypes) * np.float32(scale)
+    other = prototype_classifier(prototypes, [*"abc"] * 3, distance=p)
+    scaled = certify(other, points * np.float32(scale), names, q=q, domain=Box(0, scale))
+    np.testing.assert_allclose(scaled.radius / scale, plain.radius, rtol=1e-6)
+    assert scaled.exact.all()
+
+
 def test_ties_nans_and_misses():
     classifier = prototype_classifier([[0.0, 0], [2, 0]], ["a", "b"])
     points = np.array([[1.0, 5], [np.nan, 0], [np.inf, 0], [0, 0], [2, 1]])
