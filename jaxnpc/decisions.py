@@ -100,7 +100,7 @@ def crosses(
 ) -> Bool[np.ndarray, " n"]:
     """Whether each point is certainly closer to its rival than to all prototypes of its label.
 
-    As strict as `leaves` and, with C classes, about C times cheaper: the others need not be known.
+    Like `leaves` and, with C classes, about C times cheaper: the others need not be known.
 
     Args:
         classifier: the classifier, with a norm as its distance.
@@ -170,9 +170,11 @@ def _crosses(
 ) -> Bool[np.ndarray, " n"]:
     """The same for the first n points of a padded block that have one label."""
     n, p, w = len(rival), own.distance, own.prototypes
-    far = np.linalg.norm(block[:n] - rival, ord=p, axis=1)
-    far = far * (1 + rounding(block.shape[1] + 4, np.float64)) + spread + _tiny(block.shape[1])
-    squared = p == 2 and not spread.any()
+    squared, gap, relative = p == 2 and not spread.any(), block[:n] - rival, 1 + _relative(block)
+    if squared:
+        far = np.square(gap).sum(axis=1) * relative + _tiny(block)
+    else:
+        far = np.linalg.norm(gap, ord=p, axis=1) * relative + _tiny(block) ** 0.5 + spread
     with _float64():
         x, images = jnp.asarray(block), jnp.asarray(w)
         if squared:
@@ -183,7 +185,6 @@ def _crosses(
         lower, upper = (np.array(v)[:n] for v in bounds)
     if not squared:
         return far < lower.min(axis=1)
-    far = far * far * (1 + rounding(4, np.float64)) + _tiny(block.shape[1])
     open_ = np.flatnonzero((lower.min(axis=1) <= far) & (far <= upper.min(axis=1)))
     if len(open_):
         lower[open_], _ = _refined(lower[open_], upper[open_], block[open_], w, far[open_])
@@ -221,8 +222,7 @@ def _by_differences(
 ) -> tuple[Float[Array, "b K"], Float[Array, "b K"]]:
     """Bounds of the distances."""
     values = pairwise(x, w, p)
-    relative = rounding(x.shape[1] + 4, np.float64)
-    error = values * relative + _tiny(x.shape[1]) + spread[:, None]
+    error = values * _relative(x) + _tiny(x) ** 0.5 + spread[:, None]
     return values - error, values + error
 
 
@@ -244,18 +244,22 @@ def _refined(
 ) -> tuple[Float[np.ndarray, "r K"], Float[np.ndarray, "r K"]]:
     """Closer bounds of those squared distances that may be within a limit, else the same."""
     rows, columns = np.nonzero(lower <= limit[:, None])
-    relative = rounding(points.shape[1] + 4, np.float64)
     for part in np.array_split(np.arange(len(rows)), len(rows) // PAIRS + 1):
         at = rows[part], columns[part]
         values = np.square(points[at[0]] - prototypes[at[1]]).sum(axis=1)
-        error = values * relative + points.shape[1] * np.finfo(np.float64).tiny
+        error = values * _relative(points) + _tiny(points)
         lower[at], upper[at] = values - error, values + error
     return lower, upper
 
 
-def _tiny(d: int) -> float:
-    """What a distance of d coordinates loses where their squares are flushed to zero."""
-    return (d * float(np.finfo(np.float64).tiny)) ** 0.5
+def _relative(x: Array | np.ndarray) -> float:
+    """The relative error of a sum over the coordinates of these points, generously."""
+    return rounding(x.shape[1] + 4, np.float64)
+
+
+def _tiny(x: Array | np.ndarray) -> float:
+    """What such a sum of squares loses where they are flushed to zero."""
+    return x.shape[1] * float(np.finfo(np.float64).tiny)
 
 
 def _compare(

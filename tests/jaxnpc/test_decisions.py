@@ -68,9 +68,10 @@ def check_crossings(classifier, points, decision):
     for k, (y, j) in enumerate(zip(own, rivals, strict=True)):
         if crossed[k]:
             assert far[k][j] < min(far[k][i] for i in np.flatnonzero(labels == y))
-    if len(points):
-        sure = leaves(classifier, points, own)
-        assert (crossed == sure)[decision.certain].all()
+        elif far[k][j] < (1 - Fraction(1, 10**12)) * min(
+            far[k][i] for i in np.flatnonzero(labels == y)
+        ):
+            assert classifier.metric is not None, "only a map may leave clear cases open"
 
 
 @pytest.mark.parametrize(("p", "mapped"), [(1, False), (2, False), (2, True), (np.inf, False)])
