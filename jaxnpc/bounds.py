@@ -73,7 +73,9 @@ def lower_bounds(
 
     Rivals are ordered by a cheap bound on R^d. A best-first search evaluates the pair radius in the
     domain for those that can still be the minimum, usually a handful. The maximum over i needs few
-    radii too: where a witness is as close to $w_j$ as to $w_i$, that i cannot do better.
+    radii too: where a witness is as close to $w_j$ as to $w_i$, that i cannot do better. (Where the
+    pair radius itself is a relaxation, for p = 1 and q = 1 or 2, it might, by little: there the
+    result lies between the two forms.)
 
     Args:
         classifier: the classifier, with a norm as its distance.
