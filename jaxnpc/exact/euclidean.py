@@ -249,9 +249,9 @@ class HalfSpaces:
         own: Int[np.ndarray, " m"],
         rival: Int[np.ndarray, " m"],
     ) -> Float[np.ndarray, " m"]:
-        scale = self.device.scale
+        scale, size = self.device.scale, 1 << (len(batch.points) - 1).bit_length()
         z, low, high = (
-            jnp.asarray((x / scale).astype(np.float32))
+            jnp.asarray(padded((x / scale).astype(np.float32), size))
             for x in (batch.points - self.centre, batch.lower, batch.upper)
         )
         found = [

@@ -130,10 +130,12 @@ def minimal_perturbation(
         progress(n - len(proper))
     for start in range(0, len(proper), count):
         rows = proper[start : start + count]
-        bounds, closest = _screened(problem, z[rows], y[rows], count)
-        batch = Batch(z[rows], y[rows], closest, low[rows], high[rows])
-        search = _Search(problem, batch, q, bounds, limit[rows], end)
-        search.run()
+        # Numbers whose squares overflow prove nothing, which is an answer.
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            bounds, closest = _screened(problem, z[rows], y[rows], count)
+            batch = Batch(z[rows], y[rows], closest, low[rows], high[rows])
+            search = _Search(problem, batch, q, bounds, limit[rows], end)
+            search.run()
         result.lower[rows], result.upper[rows] = search.lower(), search.best
         witness = z[rows] + search.step
         if isinstance(domain, Box):  # the sum is rounded

@@ -11,6 +11,7 @@ from scipy.optimize import linprog
 
 from jaxnpc.domains import Box, Unbounded
 from jaxnpc.exact.generate import minimal_perturbation, prepare
+from jaxnpc.exact.screening import single_multipliers, unbounded_bounds
 from jaxnpc.prototypes import prototype_classifier
 from tests.jaxnpc.planar import minimal
 
@@ -267,3 +268,34 @@ def test_distances_without_an_exact_method_say_so():
     classifier = prototype_classifier([[0.0], [1.0]], ["a", "b"], distance=math.inf)
     with pytest.raises(ValueError, match="distance = inf and q = 2"):
         minimal_perturbation(classifier, [[0.0]], [0], q=2, domain=Unbounded())
+
+
+def test_other_numbers_of_points_do_not_recompile():
+    classifier, z, labels = instance(6, grid=False)
+    problem = prepare(classifier, 2)
+    run = functools.partial(
+        minimal_perturbation, classifier, q=2, domain=BOX, problem=problem, tolerance=1e-6
+    )
+    run(z[:20], labels[:20])
+    programs = (unbounded_bounds, single_multipliers)
+    before = [program._cache_size() for program in programs]
+    for n in (17, 24, 18):
+        run(z[:n], labels[:n])
+    assert [program._cache_size() for program in programs] == before
+
+
+@pytest.mark.parametrize("q", NORMS)
+def test_the_range_of_float32_and_beyond(q):
+    rng = np.random.default_rng(7)
+    w, z, labels = rng.normal(size=(9, 4)), rng.normal(size=(6, 4)), np.arange(9) % 3
+    w, z = w.astype(np.float32), z.astype(np.float32)
+    y = labels[np.linalg.norm(z[:, None] - w, axis=-1).argmin(axis=1)]
+    once = minimal_perturbation(prototype_classifier(w, labels), z, y, q=q, domain=Unbounded())
+    for scale in (np.float32(2.0**-100), np.float32(2.0**120)):
+        classifier = prototype_classifier(w * scale, labels)
+        found = minimal_perturbation(classifier, z * scale, y, q=q, domain=Unbounded())
+        assert found.exact.all()
+        np.testing.assert_allclose(found.lower / scale, once.lower, rtol=1e-8)
+    # Squares overflow: nothing is proved, and nothing breaks.
+    far = minimal_perturbation(classifier, z * 1e300, y, q=q, domain=Unbounded())
+    np.testing.assert_array_equal(far.lower, 0)
