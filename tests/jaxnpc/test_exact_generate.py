@@ -297,5 +297,5 @@ def test_the_range_of_float32_and_beyond(q):
         assert found.exact.all()
         np.testing.assert_allclose(found.lower / scale, once.lower, rtol=1e-8)
     # Squares overflow: nothing is proved, and nothing breaks.
-    far = minimal_perturbation(classifier, z * 1e300, y, q=q, domain=Unbounded())
+    far = minimal_perturbation(classifier, 1e300 * z.astype(float), y, q=q, domain=Unbounded())
     np.testing.assert_array_equal(far.lower, 0)
