@@ -12,7 +12,6 @@ computed in the device's precision and lowered by all that rounding can have add
 dropped because its bound is too large, never because it looked so.
 """
 
-import math
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -168,26 +167,22 @@ class Rival(NamedTuple):
         own: the indices of the class's prototypes.
         foreign: which prototypes belong to other classes.
         table: an upper bound of |normal_j - normal_i|_{q*} for each own i and all j, or None where
-            that would be too large.
-        ranges: an upper bound of all these norms, where there is no table.
+            that would be too large: each block of points then computes the rows of its i*.
     """
 
     own: Int[Array, " own"]
     foreign: Bool[Array, " K"]
     table: Float[Array, "own K"] | None
-    ranges: float
 
 
 def against(space: Space, label: int) -> Rival:
     """The constants of one class."""
     own = jnp.asarray(space.members[label])
     normals = space.device_normals
-    table, ranges = None, 0.0
+    table = None
     if space.p == 2 and own.size * normals.shape[0] * normals.dtype.itemsize <= TABLE_BYTES:
         table = _dual_norms(normals[own], normals, DUAL[space.q], shift(space))
-    elif space.p == 2:
-        ranges = _ranges(space.normals, DUAL[space.q])
-    return Rival(own, jnp.asarray(space.labels != label), table, ranges)
+    return Rival(own, jnp.asarray(space.labels != label), table)
 
 
 def survey(space: Space, rival: Rival, x: Float[np.ndarray, "B m"], error: float) -> Rivals:
@@ -235,8 +230,7 @@ def _survey(
     elif rival.table is not None:
         speed = rival.table[nearest]
     else:
-        chosen = normals[rival.own[nearest]]
-        speed = _dual_norm_bound(chosen, normals, DUAL[q], rival.ranges) + shifted
+        speed = _dual_norms(normals[rival.own[nearest]], normals, DUAL[q], shifted)
     return Rivals(jnp.where(rival.foreign, _quotient(need, 2 * speed), jnp.inf), nearest, low, high)
 
 
@@ -307,23 +301,11 @@ def _quotient(need: Array, speed: Array | float) -> Array:
 @partial(jax.jit, static_argnames="q")
 def _dual_norms(v: Array, w: Array, q: float, shift: Array | float) -> Array:
     """Upper bounds of the norms of differences."""
-    tiny = v.shape[1] * float(jnp.finfo(v.dtype).tiny)
     inflate = 1 + rounding(v.shape[1] + 4, v.dtype)
-    return pairwise(v, w, q) * inflate + (math.sqrt(tiny) if q == 2 else tiny) + shift
-
-
-def _dual_norm_bound(v: Array, w: Array, q: float, ranges: float) -> Array:
-    """Upper bounds of the norms of differences, from one matrix product."""
-    squares, error = choosing_distances(v, w, 2, 0.0)
-    l2 = jnp.sqrt(jnp.maximum(squares, 0) + error)
-    factor = v.shape[1] ** max(0.0, 1 / q - 1 / 2)
-    return jnp.minimum(l2 * factor, ranges) * (1 + 8 * float(jnp.finfo(v.dtype).eps))
-
-
-def _ranges(x: Float[np.ndarray, "K d"], q: float) -> float:
-    """An upper bound of the q-norm of every difference of two of the points."""
-    spread = np.ptp(x.astype(np.float64), axis=0)
-    return float(np.linalg.norm(spread, ord=q)) * (1 + 1e-6)
+    if q == 2:  # one matrix product, whose error is known
+        squares, error = choosing_distances(v, w, 2, 0.0)
+        return jnp.sqrt(jnp.maximum(squares, 0) + error) * inflate + shift
+    return pairwise(v, w, q) * inflate + v.shape[1] * float(jnp.finfo(v.dtype).tiny) + shift
 
 
 def shift(space: Space) -> float:
