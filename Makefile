@@ -40,7 +40,7 @@ bench: $(READY)  ## every benchmark, quickly
 	@for name in $$(cd benchmarks && ls mpd_*.py npc_*.py | sed 's/\.py$$//'); do \
 	  $(BIN)/python -m benchmarks.$$name --quick || exit 1; done
 
-lock: $(READY)   ## pin what CI installs
+lock: $(READY)   ## pin what CI installs (run it on the oldest Python supported)
 	@$(BIN)/pip-compile --quiet --upgrade --strip-extras --no-header --no-annotate --no-emit-index-url \
 	  --no-emit-trusted-host --no-emit-find-links --all-extras --output-file requirements.lock pyproject.toml
 
