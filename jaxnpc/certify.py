@@ -16,7 +16,7 @@ from jaxnpc.checkpoints import Checkpoints, fingerprint
 from jaxnpc.decisions import decide, left
 from jaxnpc.distances import named_norm
 from jaxnpc.domains import Box, Domain, Unbounded, check, check_inside
-from jaxnpc.methods import EXACT, FALLBACK, METHODS, Found
+from jaxnpc.methods import EXACT, FALLBACK, METHODS, Found, Method
 from jaxnpc.prototypes import PrototypeClassifier, as_points, class_indices, real_array
 from jaxnpc.witnesses import gap, just_outside, pull_back
 
@@ -95,6 +95,7 @@ def certify(
         checkpoint,
         "" if checkpoint is None else _fingerprint(classifier, points, label, plan, chunk),
     )
+    compute = METHODS[plan.method](classifier, plan.q, plan.domain)
     parts: list[Certificate] = []
     with tqdm(
         total=len(points), desc=f"certify l{plan.q:g}", unit="point", disable=not progress
@@ -104,7 +105,7 @@ def certify(
             part = done.load(start)
             if part is None:
                 wanted = None if label is None else label[rows]
-                part = _certify_chunk(classifier, points[rows], wanted, plan)
+                part = _certify_chunk(classifier, points[rows], wanted, plan, compute)
                 done.save(start, part)
             parts.append(part)
             bar.update(len(part))
@@ -236,6 +237,7 @@ def _certify_chunk(
     points: Float[np.ndarray, "n *d"],
     label: Int[np.ndarray, " n"] | None,
     plan: _Plan,
+    compute: Method,
 ) -> Certificate:
     began, n = time.perf_counter(), len(points)
     wide = points.astype(np.float64)
@@ -246,7 +248,7 @@ def _certify_chunk(
     # What is certainly missed, or no point of the space at all, has radius 0.
     rows = np.flatnonzero((decision.predicted >= 0) & ~left(decision, label))
     if len(rows):
-        found = METHODS[plan.method](classifier, points[rows], label[rows], plan.q, plan.domain)
+        found = compute(points[rows], label[rows])
         radius[rows], pair[rows], subproblems[rows] = found.radius, found.pair, found.subproblems
         upper[rows], witness[rows] = _witnesses(classifier, wide[rows], label[rows], found, plan)
     weight = [np.abs(v).reshape(len(v), -1).sum(axis=1) for v in (wide, classifier.prototypes)]

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from jaxnpc import rounding
 from jaxnpc.bounds import lower_bounds, margin_bounds
 from jaxnpc.domains import Domain
-from jaxnpc.exact.generate import minimal_perturbation
+from jaxnpc.exact.generate import minimal_perturbation, prepare
 from jaxnpc.prototypes import PrototypeClassifier
 
 FALLBACK = ("exact", "bound", "margin")
@@ -36,44 +36,46 @@ class Found(NamedTuple):
     subproblems: Int[np.ndarray, " n"]
 
 
-def _exact(
-    classifier: PrototypeClassifier,
-    points: Float[np.ndarray, "n d"],
-    label: Int[np.ndarray, " n"],
-    q: float,
-    domain: Domain,
-) -> Found:
+Method = Callable[[Float[np.ndarray, "n *d"], Int[np.ndarray, " n"]], Found]
+"""Points and their classes in, radii out: a method made ready for a classifier, q and domain."""
+
+
+def _exact(classifier: PrototypeClassifier, q: float, domain: Domain) -> Method:
     """The minimal perturbation itself (Theorem 2.6, Algorithm 1)."""
-    result = minimal_perturbation(classifier, points, label, q=q, domain=domain)
-    return Found(result.lower, result.witness, result.pair, result.subproblems)
+    problem = prepare(classifier, q)
+
+    def method(points: Float[np.ndarray, "n *d"], label: Int[np.ndarray, " n"]) -> Found:
+        result = minimal_perturbation(
+            classifier, points, label, q=q, domain=domain, problem=problem
+        )
+        return Found(result.lower, result.witness, result.pair, result.subproblems)
+
+    return method
 
 
-def _bound(
-    classifier: PrototypeClassifier,
-    points: Float[np.ndarray, "n d"],
-    label: Int[np.ndarray, " n"],
-    q: float,
-    domain: Domain,
-) -> Found:
+def _bound(classifier: PrototypeClassifier, q: float, domain: Domain) -> Method:
     """The best bound from pairs of prototypes (Lemma 2.9)."""
-    result = lower_bounds(classifier, points, label, q=q, domain=domain)
-    return Found(result.radius, result.witness, result.pair, result.evaluated)
+
+    def method(points: Float[np.ndarray, "n *d"], label: Int[np.ndarray, " n"]) -> Found:
+        result = lower_bounds(classifier, points, label, q=q, domain=domain)
+        return Found(result.radius, result.witness, result.pair, result.evaluated)
+
+    return method
 
 
-def _margin(
-    classifier: PrototypeClassifier,
-    points: Float[np.ndarray, "n *d"],
-    label: Int[np.ndarray, " n"],
-    q: float,
-    domain: Domain,
-) -> Found:
+def _margin(classifier: PrototypeClassifier, q: float, domain: Domain) -> Method:
     """Half the hypothesis margin (Theorem 2.4), brought into the q-norm; the domain cannot help."""
-    result = margin_bounds(classifier, points, label)
-    radius = result.radius
-    if not callable(classifier.distance):
-        radius = rounding.down(radius / _steepness(classifier, q))
-    rivals = np.asarray(classifier.prototypes, np.float64)[result.pair[:, 1]]
-    return Found(radius, rivals, result.pair, result.evaluated)
+    steepness = None if callable(classifier.distance) else _steepness(classifier, q)
+
+    def method(points: Float[np.ndarray, "n *d"], label: Int[np.ndarray, " n"]) -> Found:
+        result = margin_bounds(classifier, points, label)
+        radius = result.radius
+        if steepness is not None:
+            radius = rounding.down(radius / steepness)
+        rivals = np.asarray(classifier.prototypes, np.float64)[result.pair[:, 1]]
+        return Found(radius, rivals, result.pair, result.evaluated)
+
+    return method
 
 
 def _steepness(classifier: PrototypeClassifier, q: float) -> float:
@@ -93,5 +95,9 @@ def _steepness(classifier: PrototypeClassifier, q: float) -> float:
     return float(c) * (1 + 1e-9)
 
 
-METHODS: dict[str, Callable[..., Found]] = {"exact": _exact, "bound": _bound, "margin": _margin}
-"""What computes the radii, by the name of the method."""
+METHODS: dict[str, Callable[[PrototypeClassifier, float, Domain], Method]] = {
+    "exact": _exact,
+    "bound": _bound,
+    "margin": _margin,
+}
+"""What makes each method ready, by its name."""

@@ -236,11 +236,16 @@ def counted(monkeypatch):
     calls = []
     original = methods.METHODS["exact"]
 
-    def counting(*arguments):
-        calls.append(len(arguments[1]))
-        if len(calls) == counting.fatal:
-            raise Killed
-        return original(*arguments)
+    def counting(*choices):
+        method = original(*choices)
+
+        def compute(points, label):
+            calls.append(len(points))
+            if len(calls) == counting.fatal:
+                raise Killed
+            return method(points, label)
+
+        return compute
 
     counting.fatal = None
     monkeypatch.setitem(methods.METHODS, "exact", counting)

@@ -131,11 +131,16 @@ def test_resume(files, monkeypatch, capsys):
     )  # fmt: skip
     original, calls = methods.METHODS["exact"], []
 
-    def failing(*arguments):
-        calls.append(1)
-        if len(calls) == 2:
-            raise OSError("no space left")
-        return original(*arguments)
+    def failing(*choices):
+        method = original(*choices)
+
+        def compute(*arguments):
+            calls.append(1)
+            if len(calls) == 2:
+                raise OSError("no space left")
+            return method(*arguments)
+
+        return compute
 
     monkeypatch.setitem(methods.METHODS, "exact", failing)
     assert run(*arguments) == 2
