@@ -1,6 +1,7 @@
 """Checkpoints: a tree of arrays in a file that is whole or absent."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +55,16 @@ def save(path: Path, state: PyTree, record: dict[str, Any]) -> None:
     write_whole(path, flax.serialization.msgpack_serialize(document))
 
 
-def load(path: Path, like: PyTree) -> tuple[PyTree, dict[str, Any]]:
+def load(
+    path: Path, like: PyTree, check: Callable[[dict[str, Any]], None]
+) -> tuple[PyTree, dict[str, Any]]:
     """Read a checkpoint.
 
     Args:
         path: the file.
         like: a tree of the same structure, shapes and dtypes as the state that was saved.
+        check: is shown the record before the state is compared with `like`, and raises where it
+            can say better why they will not agree.
 
     Returns:
         The state, bit for bit, and the record.
@@ -74,6 +79,7 @@ def load(path: Path, like: PyTree) -> tuple[PyTree, dict[str, Any]]:
         saved, record = document["leaves"], document["record"]
     except Exception as error:  # msgpack raises a dozen kinds on foreign bytes
         raise ValueError(f"{path} is not a checkpoint of jaxmpd") from error
+    check(record)
     leaves, treedef = jax.tree.flatten(like)
     if len(saved) != len(leaves):
         raise ValueError(

@@ -1,5 +1,6 @@
 """A training run on record: its history, its end, its checkpoint."""
 
+import bisect
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,11 +115,11 @@ class Budget:
         if self.seconds is not None and run.seconds >= self.seconds:
             return "seconds"
         if self.patience is not None:
-            before = [row[3] for row in run.rows if row[0] <= run.batch_steps - self.patience]
-            lately = [row[3] for row in run.rows[len(before) :]]
-            if before and lately:
-                least = min(before)
-                if min(lately) > least - self.tolerance * abs(least):
+            then = run.batch_steps - self.patience
+            before = bisect.bisect_right(run.rows, then, key=lambda row: row[0])
+            if 0 < before < len(run.rows):
+                least = run.least[before - 1]
+                if run.least[-1] >= least - self.tolerance * abs(least):
                     return "plateau"
         return ""
 
@@ -143,11 +144,13 @@ class Run:
     compile_seconds: float = 0.0
     evaluation_seconds: float = 0.0
     rows: list[tuple[float, ...]] = field(default_factory=list)
+    least: list[float] = field(default_factory=list)  # training loss up to each row
 
     def record(self, train_loss: float, validation_loss: float, selecting: float) -> None:
         """Add an entry to the history, and keep the parameters if they are the best so far."""
         row = (self.batch_steps, self.minibatch_steps, self.seconds, train_loss, validation_loss)
         self.rows.append(row)
+        self.least.append(min(train_loss, self.least[-1]) if self.least else train_loss)
         if selecting < self.best_loss:
             self.best_loss, self.best_params = selecting, jax.tree.map(own, self.params)
 
@@ -178,17 +181,23 @@ class Run:
         Raises:
             ValueError: if the file belongs to another run.
         """
-        state, record = checkpoints.load(path, self._state())
-        for name, value in identity.items():
-            if record["identity"][name] != value:
-                raise ValueError(
-                    f"{path} belongs to a run with {name} {record['identity'][name]}, this one has "
-                    f"{value}: resume with the same, or start without resume"
-                )
+
+        def agree(record: dict[str, Any]) -> None:
+            saved = record["identity"]
+            for name in {**identity, **saved}:
+                old, new = saved.get(name), identity.get(name)
+                if old != new:
+                    raise ValueError(
+                        f"{path} belongs to a run with {name} {old}, this one has {new}: resume "
+                        "with the same, or start without resume"
+                    )
+
+        state, record = checkpoints.load(path, self._state(), agree)
         self.params, self.opt_state, self.best_params = state
         for name, value in record["numbers"].items():
             setattr(self, name, value)
         self.rows = [tuple(row) for row in record["rows"].tolist()]
+        self.least = np.minimum.accumulate(record["rows"][:, 3]).tolist()
 
 
 _NUMBERS = (

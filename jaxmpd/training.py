@@ -4,7 +4,7 @@ import functools
 import math
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from tqdm import tqdm
 from jaxmpd.activations import LEAKY_HARD_TANH, PiecewiseLinear
 from jaxmpd.losses import Batch, squared_error, weighted_mean
 from jaxmpd.minibatches import BatchSize, constant, partition, sample_weights, shape, take
-from jaxmpd.network import apply
+from jaxmpd.network import apply, as_layers
 from jaxmpd.runs import Budget, Fit, Progress, Run, at_least_one, own
 
 PyTree = Any
@@ -34,12 +34,18 @@ def regression_loss(activation: PiecewiseLinear = LEAKY_HARD_TANH) -> Loss:
 
     Returns:
         A function of parameters (any tree [`as_layers`][jaxmpd.network.as_layers] reads), a batch
-        and an unused PRNG key; it raises a ValueError where predictions and targets differ in
-        shape, which would otherwise broadcast.
+        and an unused PRNG key; it raises a ValueError where inputs do not fit the network, or
+        predictions and targets differ in shape, which would otherwise broadcast.
     """
 
     def loss(params: PyTree, batch: Batch, key: PRNGKeyArray) -> Float[Array, ""]:
         del key
+        width = as_layers(params)[0][0].kernel.shape[0]
+        if batch.inputs.ndim != 2 or batch.inputs.shape[1] != width:
+            raise ValueError(
+                f"inputs of shape {batch.inputs.shape} do not fit a network of {width} inputs: one "
+                "row a sample, one column an input"
+            )
         predictions = apply(params, batch.inputs, activation)
         if predictions.shape != batch.targets.shape:
             raise ValueError(
@@ -136,8 +142,14 @@ def evaluate(
     return total / mass
 
 
-def _samples(name: str, data: Batch) -> Batch:
+def _samples(name: str, data: Batch | Sequence[Any]) -> Batch:
     """The samples as arrays, checked."""
+    if not isinstance(data, tuple | list) or len(data) not in (2, 3):
+        raise ValueError(
+            f"{name} must be (inputs, targets) or (inputs, targets, weights), got {type(data)}"
+        )
+    given: tuple[Any, ...] = tuple(data)
+    data = Batch(*given)
     arrays = {key: jnp.asarray(x) for key, x in data._asdict().items() if x is not None}
     sizes = {key: len(x) for key, x in arrays.items()}
     if len(set(sizes.values())) > 1 or not sizes["inputs"]:
@@ -154,21 +166,25 @@ def _samples(name: str, data: Batch) -> Batch:
     return Batch(**arrays)
 
 
-def _identity(seed: int, schedule: BatchSize, train: Batch) -> dict[str, Any]:
+def _identity(
+    seed: int, schedule: BatchSize, others: Mapping[str, Any], train: Batch
+) -> dict[str, Any]:
     """What a resumed run must share with the run it resumes, besides the shapes of its state."""
     checksum = 0
     for x in train:
         checksum = zlib.crc32(b"" if x is None else np.asarray(x).tobytes(), checksum)
-    return {"seed": seed, "batch_size": str(schedule), "checksum of train": checksum}
+    named = {"seed": seed, "batch_size": str(schedule), **others}
+    # The checksum last, since the others say more.
+    return {**named, "precision": str(train.inputs.dtype), "checksum of train": checksum}
 
 
 def fit(
     loss: Loss,
     params: PyTree,
     optimizer: optax.GradientTransformation,
-    train: Batch,
+    train: Batch | Sequence[Any],
     *,
-    validation: Batch | None = None,
+    validation: Batch | Sequence[Any] | None = None,
     batch_size: int | BatchSize = 256,
     steps: int | None = None,
     seconds: float | None = None,
@@ -180,6 +196,8 @@ def fit(
     callbacks: Sequence[Callable[[Progress], bool | None]] = (),
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 10,
+    checkpoint_seconds: float = 10.0,
+    identity: Mapping[str, str | float] | None = None,
     resume: bool = False,
     progress: bool = True,
 ) -> Fit:
@@ -195,7 +213,8 @@ def fit(
         params: any tree of arrays; left as they are.
         optimizer: any optax transformation; see [`batch_step`][jaxmpd.training.batch_step] for
             the extra arguments it is offered.
-        train: the training samples.
+        train: the training samples, a [`Batch`][jaxmpd.losses.Batch] or a tuple `(inputs,
+            targets)` or `(inputs, targets, weights)`.
         validation: samples to choose the best parameters by.
         batch_size: samples a minibatch, a number or a schedule.
         steps: stop after so many batch steps.
@@ -208,7 +227,12 @@ def fit(
         evaluate_every: batch steps between evaluations.
         callbacks: called after each evaluation; the run stops when one returns True.
         checkpoint: a file to save the run in, whole or not at all.
-        checkpoint_every: batch steps between checkpoints; there is one at the end too.
+        checkpoint_every: least batch steps between checkpoints; there is one at the end too.
+        checkpoint_seconds: least seconds by the clock between them, so that writing them costs
+            little however short a batch step is.
+        identity: numbers and strings by name, such as a learning rate, that the run depends on but
+            that cannot be read off the loss and the optimiser; a run that resumes it must be given
+            the same.
         resume: continue from the checkpoint if it exists.
         progress: whether to show a progress bar.
 
@@ -233,6 +257,8 @@ def fit(
     schedule = batch_size if isinstance(batch_size, BatchSize) else constant(batch_size)
     budget = Budget(steps, seconds, patience, tolerance)
     at_least_one(evaluate_every=evaluate_every, checkpoint_every=checkpoint_every)
+    if not checkpoint_seconds >= 0:
+        raise ValueError(f"checkpoint_seconds must not be negative, got {checkpoint_seconds}")
     if resume and checkpoint is None:
         raise ValueError("resume=True needs checkpoint=FILE, the file to resume from")
     if not jax.tree.leaves(params):
@@ -241,9 +267,10 @@ def fit(
     params = jax.tree.map(own, params)
     run = Run(params, jax.tree.map(own, optimizer.init(params)), jax.tree.map(own, params))
     path = None if checkpoint is None else Path(checkpoint)
-    identity = {} if path is None else _identity(seed, schedule, train)
+    agreed = {} if path is None else _identity(seed, schedule, identity or {}, train)
     if resume and path is not None and path.exists():
-        run.restore(path, identity)
+        run.restore(path, agreed)
+    saved = -math.inf  # the first checkpoint is written at once: a full disk shows early
 
     root = jax.random.key(seed)
     samples = train.inputs.shape[0]
@@ -277,7 +304,7 @@ def fit(
         }
         run.evaluation_seconds += time.perf_counter() - start
         run.record(losses["train"], losses.get("validation", math.nan), [*losses.values()][-1])
-        bar.set_postfix({name: f"{value:.4g}" for name, value in losses.items()})
+        bar.set_postfix({name: f"{value:.4g}" for name, value in losses.items()}, refresh=False)
         answers = [call(run.progress()) for call in callbacks]
         return any(answers)
 
@@ -289,12 +316,14 @@ def fit(
             bar.update()
             called = run.batch_steps % evaluate_every == 0 and record()
             stopped = "callback" if called else budget.spent(run)
-            if path is not None and run.batch_steps % checkpoint_every == 0:
-                run.save(path, identity)
+            due = time.monotonic() - saved >= checkpoint_seconds
+            if path is not None and due and run.batch_steps % checkpoint_every == 0:
+                run.save(path, agreed)
+                saved = time.monotonic()
         if run.rows[-1][0] != run.batch_steps:
             record()
         if path is not None:
-            run.save(path, identity)
+            run.save(path, agreed)
     return Fit(
         params=run.params,
         best_params=run.best_params,

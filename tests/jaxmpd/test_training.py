@@ -6,11 +6,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from jaxmpd import checkpoints, network
 from jaxmpd.activations import RELU
 from jaxmpd.losses import Batch
 from jaxmpd.minibatches import BatchSize, partition, take
+from jaxmpd.runs import Budget, Run
 from jaxmpd.training import batch_step, evaluate, fit, regression_loss
 
 INPUTS = jnp.linspace(-1, 1, 37)[:, None]
@@ -135,6 +138,7 @@ def test_resume_is_bit_equal(tmp_path, optimizer):
         seed=3,
         checkpoint=tmp_path / "run",
         checkpoint_every=2,
+        checkpoint_seconds=0,
         progress=False,
     )
 
@@ -180,9 +184,27 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
         go(LOSS, network.init(jax.random.key(0), (1, 7, 1)), ADAM, TRAIN)
     with pytest.raises(ValueError, match="arrays but this optimiser"):
         go(LOSS, PARAMS, optax.sgd(0.1), TRAIN)
+    with pytest.raises(ValueError, match=r"learning rate None, this one has 0\.2"):
+        again(identity={"learning rate": 0.2})
+    named = tmp_path / "named"
+    run(steps=1, checkpoint=named, identity={"learning rate": 0.1, "loss": "mse"})
+    with pytest.raises(ValueError, match=r"learning rate 0\.1, this one has 0\.2"):
+        again(checkpoint=named, identity={"learning rate": 0.2, "loss": "mse"})
+    with pytest.raises(ValueError, match="loss mse, this one has None"):
+        again(checkpoint=named, identity={"learning rate": 0.1})
     file.write_bytes(b"something else")
     with pytest.raises(ValueError, match="not a checkpoint"):
         go(LOSS, PARAMS, ADAM, TRAIN)
+
+
+def test_checkpoints_keep_their_distance(tmp_path, monkeypatch):
+    written = []
+    write = checkpoints.write_whole
+    monkeypatch.setattr(checkpoints, "write_whole", lambda *file: (written.append(1), write(*file)))
+    for seconds, number in ((0, 5), (3600, 2)):  # at steps 2, 4, 6, 8 and 9; at 2 and 9
+        written.clear()
+        run(steps=9, checkpoint=tmp_path / "run", checkpoint_every=2, checkpoint_seconds=seconds)
+        assert len(written) == number
 
 
 def test_a_failed_write_leaves_the_old_checkpoint(tmp_path, monkeypatch):
@@ -209,6 +231,24 @@ def test_stops_on_a_plateau():
     assert slow.history.batch_steps.tolist() == [0, 5]
     moving = run(patience=3, tolerance=0.0, steps=6)
     assert moving.stopped == "steps"
+    none = fit(LOSS, PARAMS, still, TRAIN, patience=4, tolerance=0.0, steps=100, progress=False)
+    assert none.stopped == "plateau"
+
+
+@given(
+    st.lists(st.integers(0, 6), min_size=1, max_size=12),
+    st.integers(1, 6),
+    st.sampled_from([0.0, 0.1, 0.5]),
+)
+def test_a_plateau_is_a_loss_that_has_not_fallen(losses, patience, tolerance):
+    budget = Budget(None, None, patience, tolerance)
+    state = Run({}, (), {})
+    for k, loss in enumerate(losses):
+        state.batch_steps = 2 * k  # evaluated every other step
+        state.record(float(loss), 0.0, 0.0)
+        before = [x for i, x in enumerate(losses[: k + 1]) if 2 * i <= 2 * k - patience]
+        stuck = bool(before) and min(losses[: k + 1]) >= (1 - tolerance) * min(before)
+        assert (budget.spent(state) == "plateau") == stuck
 
 
 def test_stops_after_seconds():
@@ -233,6 +273,20 @@ def test_stops_when_the_loss_is_not_finite():
     assert len(result.history.batch_steps) < 50
     assert math.isfinite(result.best_loss)
     assert np.isfinite(np.asarray(result.best_params[0].kernel)).all()
+
+
+def test_samples_may_be_a_tuple():
+    pairs = fit(
+        LOSS,
+        PARAMS,
+        ADAM,
+        tuple(TRAIN)[:2],
+        validation=[*VALIDATION][:2],
+        steps=2,
+        batch_size=10,
+        progress=False,
+    )
+    assert same_run(pairs, run(steps=2))
 
 
 def test_no_steps_returns_the_start():
@@ -367,6 +421,10 @@ BAD = Batch(INPUTS, TRAIN.targets.at[5].set(jnp.nan))
         ({"steps": 1, "train": Batch(INPUTS, INPUTS, -INPUTS[:, 0])}, "weights must not be"),
         ({"steps": 1, "train": Batch(INPUTS, INPUTS, 0 * INPUTS[:, 0])}, "weights must not be"),
         ({"steps": 1, "train": Batch(INPUTS, INPUTS[:, 0])}, r"targets of shape \(37,\)"),
+        ({"steps": 1, "train": (INPUTS[:, [0, 0]], INPUTS)}, r"\(37, 2\) do not fit .* 1 inputs"),
+        ({"steps": 1, "train": (INPUTS[:, 0], INPUTS)}, r"inputs of shape \(37,\) do not fit"),
+        ({"steps": 1, "train": INPUTS}, r"train must be \(inputs, targets\)"),
+        ({"steps": 1, "checkpoint_seconds": -1}, "checkpoint_seconds must not be negative"),
     ],
 )
 def test_arguments_are_checked_before_any_work(arguments, message, tmp_path):
