@@ -1,7 +1,7 @@
 """Data sets for regression: terrain, roads, any table; encoded, split and standardised."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -113,6 +113,13 @@ NAMED = {"terrain": terrain, "road": road}
 """Tables that can be asked for by name."""
 
 
+def is_road(name: str | Path) -> bool:
+    """Whether this is the road network: by name, or a file that has UCI's name for it."""
+    path = Path(name)
+    asked = str(name) == "road" and not path.is_file()
+    return asked or path.name.lower().startswith("3d_spatial_network")
+
+
 def load(name: str | Path) -> Table:
     """A table by name or from a file.
 
@@ -126,7 +133,25 @@ def load(name: str | Path) -> Table:
     path = Path(name)
     if str(name) in NAMED and not path.is_file():
         return NAMED[str(name)]()
-    return road(path) if path.name.lower().startswith("3d_spatial_network") else read(path)
+    return road(path) if is_road(path) else read(path)
+
+
+MANY_LEVELS = 20
+
+
+def varied(table: Table, name: str, cells: Iterable[Any]) -> list[Any]:
+    """A column's different cells, sorted.
+
+    Raises:
+        ValueError: if all are the same.
+    """
+    different = sorted(set(cells))
+    if len(different) == 1:
+        raise ValueError(
+            f"{table.source}: column {name!r} is constant ({different[0]}), so nothing can be "
+            "learned from it; drop it"
+        )
+    return different
 
 
 @dataclass(frozen=True)
@@ -149,20 +174,30 @@ class Column:
         Args:
             table: the table.
             name: the column.
-            category: whether to take even numbers for categories.
+            category: whether to take even numbers, or a new word in most rows, for categories.
 
         Raises:
-            ValueError: if all its cells are the same, or one is missing or no number.
+            ValueError: if all its cells are the same, one is missing, there are both numbers and
+                words, or more than 20 different words in fewer than twice as many rows.
         """
-        category = category or table.is_category(name)
-        values = table.strings(name) if category else table.numbers(name).tolist()
-        different = sorted(set(values))
-        if len(different) == 1:
+        as_words = f"--category {name} takes all its cells for categories"
+        if not category and not table.is_category(name):
+            varied(table, name, table.numbers(name, f"mend it; {as_words}").tolist())
+            return cls(name)
+        index = None if category else table.first_number(name)
+        if index is not None:
             raise ValueError(
-                f"{table.source}: column {name!r} is constant ({different[0]}), so nothing can be "
-                "learned from it; drop it"
+                f"{table.place(index, name)}: {str(table.cells(name)[index])!r} is a number among "
+                f"words; mend it; {as_words}{table.remark}"
             )
-        return cls(name, tuple(map(str, different)) if category else ())
+        levels = varied(table, name, table.strings(name))
+        if not category and len(levels) > max(MANY_LEVELS, len(table) / 2):
+            raise ValueError(
+                f"{table.source}: column {name!r} has {len(levels)} different words in "
+                f"{len(table)} rows, such as {levels[0]!r}: drop it, write numbers as 1.5, or make "
+                f"each word an input by --category {name}"
+            )
+        return cls(name, tuple(levels))
 
     def encode(self, table: Table) -> Float[np.ndarray, "n k"]:
         """The column's cells as inputs.
@@ -175,11 +210,12 @@ class Column:
             return table.numbers(self.name)[:, None]
         place = {level: k for k, level in enumerate(self.levels)}
         cells = table.strings(self.name)
-        for row, cell in zip(table.rows, cells, strict=True):
+        for index, cell in enumerate(cells):
             if cell not in place:
+                more = ", ..." if len(place) > MANY_LEVELS else ""
                 raise ValueError(
-                    f"{table.source}, row {row}, column {self.name!r}: unknown category {cell!r}; "
-                    f"known are {', '.join(self.levels)}"
+                    f"{table.place(index, self.name)}: unknown category {cell!r}; known are "
+                    f"{', '.join(self.levels[:MANY_LEVELS])}{more}"
                 )
         return np.eye(len(place))[[place[cell] for cell in cells]]
 

@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from jaxmpd.activations import PiecewiseLinear
 from jaxmpd.checkpoints import write_whole
-from jaxmpd.datasets import Column, Standardizer, inputs_of, split
+from jaxmpd.datasets import Column, Standardizer, inputs_of, split, varied
 from jaxmpd.losses import Batch
 from jaxmpd.network import Layer, apply
 from jaxmpd.tables import Table, read_arrays
@@ -60,7 +60,7 @@ def prepare(
     Args:
         table: the table; every column that is no target becomes an input.
         targets: the columns to predict, all numbers.
-        categories: columns of numbers to take for categories.
+        categories: columns to take for categories whatever their cells are.
         fraction: how much of the rows is for training.
         seed: of the split.
 
@@ -82,14 +82,16 @@ def prepare(
         table.cells(name)
     if len(table) < LEAST_ROWS:
         raise ValueError(
-            f"{table.source} has {len(table)} rows; training and validation need {LEAST_ROWS}"
+            f"{table.source} has {len(table)} rows; training and validation need at least "
+            f"{LEAST_ROWS}"
         )
-    inputs = tuple(Column.of(table, name, name in categories) for name in names)
     for name in targets:
-        if Column.of(table, name).levels:
+        if table.is_category(name) or name in categories:
             raise ValueError(
                 f"{table.source}: the target {name!r} holds categories, not numbers to predict"
             )
+        varied(table, name, table.numbers(name).tolist())
+    inputs = tuple(Column.of(table, name, name in categories) for name in names)
     x = encode(table, inputs)
     y = np.stack([table.numbers(name) for name in targets], axis=1)
     first, second = split(len(table), fraction, seed)

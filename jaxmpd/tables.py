@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
+MISSING = frozenset(("", "nan", "na", "n/a", "null", "none", "?"))
+"""What a cell without a value says, in lower case."""
+
 
 @dataclass(frozen=True)
 class Table:
@@ -19,11 +22,13 @@ class Table:
         columns: each column's cells: numbers, or strings as they stand in the file.
         rows: a name for each row, such as its line in the file, for messages.
         source: where it came from, for messages.
+        remark: how it was read, where that may be why something is not found, for messages.
     """
 
     columns: dict[str, Shaped[np.ndarray, " n"]]
     rows: Int[np.ndarray, " n"]
     source: str
+    remark: str = ""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -37,11 +42,20 @@ class Table:
         if name not in self.columns:
             raise ValueError(
                 f"{self.source} has no column {name!r}; it has {', '.join(self.columns)}"
+                f"{self.remark}"
             )
         return self.columns[name]
 
-    def numbers(self, name: str) -> Float[np.ndarray, " n"]:
+    def place(self, index: int, name: str) -> str:
+        """Where a cell stands, for messages."""
+        return f"{self.source}, row {self.rows[index]}, column {name!r}"
+
+    def numbers(self, name: str, way_out: str = "mend it") -> Float[np.ndarray, " n"]:
         """A column as finite numbers.
+
+        Args:
+            name: the column.
+            way_out: what to do about a cell that is none, for the message.
 
         Raises:
             ValueError: naming the first row whose cell is none.
@@ -54,37 +68,52 @@ class Table:
         bad = np.flatnonzero(~np.isfinite(values))
         if not bad.size:
             return values
-        cell, place = str(cells[bad[0]]), f"{self.source}, row {self.rows[bad[0]]}, column {name!r}"
-        if not cell.strip() or cell.strip().lower() in ("nan", "na"):
+        cell, place = str(cells[bad[0]]), self.place(bad[0], name)
+        if _is_missing(cell):
             raise ValueError(f"{place}: a value is missing ({cell!r}); drop the row or fill it in")
-        raise ValueError(f"{place}: {cell!r} is not a finite number; mend it or use --category")
+        raise ValueError(f"{place}: {cell!r} is not a finite number; {way_out}{self.remark}")
 
     def strings(self, name: str) -> list[str]:
         """A column's cells as categories.
 
         Raises:
-            ValueError: naming the first row whose cell is empty.
+            ValueError: naming the first row whose cell is missing.
         """
         cells = [str(cell).strip() for cell in self.cells(name)]
-        if "" in cells:
-            row = self.rows[cells.index("")]
-            raise ValueError(f"{self.source}, row {row}, column {name!r}: a value is missing ('')")
+        for index, cell in enumerate(cells):
+            if _is_missing(cell):
+                raise ValueError(
+                    f"{self.place(index, name)}: a value is missing ({cell!r}); drop the row, or "
+                    "write a word such as unknown"
+                )
         return cells
 
     def is_category(self, name: str) -> bool:
-        """Whether no cell of the column is a number; one that has both is taken for numbers."""
+        """Whether most cells of the column that are not missing are words, not numbers."""
         cells = self.cells(name)
         if cells.dtype.kind in "biuf":
             return False
-        return not any(str(cell).strip() and _number(cell) is not None for cell in cells)
+        present = [cell for cell in cells if not _is_missing(cell)]
+        numbers = sum(_number(cell) is not None for cell in present)
+        return numbers < len(present) - numbers
+
+    def first_number(self, name: str) -> int | None:
+        """The index of a column's first cell that is a number; None: there is none."""
+        cells = enumerate(self.cells(name))
+        return next((index for index, cell in cells if _number(cell) is not None), None)
+
+
+def _is_missing(cell: Any) -> bool:
+    return str(cell).strip().lower() in MISSING
 
 
 def _number(cell: Any) -> float | None:
-    """The cell's number, or None; a cell that says nan is a number."""
+    """The cell's number, or None."""
     try:
-        return float(cell)
+        number = float(cell)
     except ValueError:
         return None
+    return None if np.isnan(number) else number
 
 
 def read(path: str | Path) -> Table:
@@ -126,11 +155,21 @@ def _read_csv(path: Path) -> Table:
     if not lines:
         raise ValueError(f"{path} is empty")
     header = [cell.strip() for cell in lines[0][1]]
-    if any(_number(cell) is not None for cell in header):
+    numbers = [cell for cell in header if _number(cell) is not None]
+    remark = ""
+    if numbers:
         header = [f"c{k}" for k in range(1, len(header) + 1)]
+        remark = (
+            f" (its first line was taken for data, as {numbers[0]!r} in it is a number; column "
+            "names must be words)"
+        )
     else:
         lines = lines[1:]
-    twice = [name for name in header if header.count(name) > 1 or not name]
+    if "" in header:
+        raise ValueError(
+            f"{path}: column {header.index('') + 1} has no name (an index?); name it or drop it"
+        )
+    twice = [name for name in header if header.count(name) > 1]
     if twice:
         raise ValueError(f"{path}: column names must be given once each, got {twice[0]!r} twice")
     for row, cells in lines:
@@ -138,7 +177,7 @@ def _read_csv(path: Path) -> Table:
             raise ValueError(f"{path}, row {row}: {len(cells)} cells for {len(header)} columns")
     columns = np.array([cells for _, cells in lines], dtype=object).reshape(-1, len(header)).T
     rows = np.array([row for row, _ in lines], dtype=int)
-    return Table(dict(zip(header, columns, strict=True)), rows, str(path))
+    return Table(dict(zip(header, columns, strict=True)), rows, str(path), remark)
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -155,7 +194,9 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except (AttributeError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} is not an npz file of plain arrays: {error}") from error
+        raise ValueError(
+            f"{path} is not an npz file of plain arrays, of numbers or strings"
+        ) from error
 
 
 def _read_npz(path: Path) -> Table:

@@ -127,6 +127,36 @@ def test_numbers_with_a_word_among_them_are_not_taken_for_categories():
     assert Column.of(table(x=["1", "2", "three"]), "x", category=True).levels == ("1", "2", "three")
 
 
+def test_words_with_a_number_among_them_are_told_apart():
+    cells = ["red", "blue", "3", "red"]
+    with pytest.raises(
+        ValueError, match=r"row 2, column 'x': '3' is a number among words; .*--cat"
+    ):
+        Column.of(table(x=cells), "x")
+    assert Column.of(table(x=cells), "x", category=True).levels == ("3", "blue", "red")
+
+
+@pytest.mark.parametrize(
+    "write", ["{},5".format, "${}.5".format, "id{}".format], ids=["comma", "currency", "id"]
+)
+def test_a_new_word_in_most_rows_is_no_category(write):
+    cells = [write(k) for k in range(30)] + [write(0)] * 29
+    message = r"mine: column 'x' has 30 different words in 59 rows, such as .*: drop it, .*as 1.5"
+    with pytest.raises(ValueError, match=message):
+        Column.of(table(x=cells), "x")
+    assert len(Column.of(table(x=cells), "x", category=True).levels) == 30
+    assert len(Column.of(table(x=[*cells, cells[0]]), "x").levels) == 30  # half the rows
+    assert len(Column.of(table(x=cells[:20]), "x").levels) == 20  # few enough in any case
+    with pytest.raises(ValueError, match="21 different words in 21 rows"):
+        Column.of(table(x=cells[:21]), "x")
+
+
+def test_of_many_categories_an_error_shows_some():
+    some = table(x=[f"{k:02}" for k in range(30)])
+    with pytest.raises(ValueError, match=r"unknown category 'a'; known are 00, .*19, \.\.\.$"):
+        Column.of(some, "x", category=True).encode(table(x=["a"]))
+
+
 values = hnp.arrays(
     np.float64,
     st.tuples(st.integers(2, 8), st.integers(1, 3)),

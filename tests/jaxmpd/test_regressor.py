@@ -87,6 +87,7 @@ def test_predict_names_what_is_missing():
         (["cost"], [], "no column 'cost'"),
         (["shade"], [], "the target 'shade' holds categories"),
         (["price"], ["cost"], "no column 'cost'"),
+        (["price"], ["price"], "the target 'price' holds categories"),
     ],
 )
 def test_what_cannot_be_prepared(targets, categories, message):
@@ -96,8 +97,26 @@ def test_what_cannot_be_prepared(targets, categories, message):
 
 def test_too_few_rows():
     short = Table({k: v[:9] for k, v in TABLE.columns.items()}, TABLE.rows[:9], "mine")
-    with pytest.raises(ValueError, match="mine has 9 rows; training and validation need 10"):
+    with pytest.raises(
+        ValueError, match="mine has 9 rows; training and validation need at least 10"
+    ):
         prepare(short, ["price"])
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        (["?"] + ["1"] * 49, r"row 0, column 'y': a value is missing \('\?'\); drop"),
+        (["1,5"] + ["1"] * 49, r"row 0, column 'y': '1,5' is not a finite number; mend it$"),
+        ([f"${k}.5" for k in range(50)], "the target 'y' holds categories"),
+        (["1"] * 50, "'y' is constant"),
+    ],
+)
+def test_targets_are_numbers_and_never_categories(cells, message):
+    bad = Table({**TABLE.columns, "y": np.array(cells, dtype=object)}, TABLE.rows, "mine")
+    with pytest.raises(ValueError, match=message) as error:
+        prepare(bad, ["y"])
+    assert "--category" not in str(error.value)
 
 
 def test_what_is_no_model(tmp_path):

@@ -31,6 +31,11 @@ def test_csv_without_header(tmp_path):
     table = read(csv(tmp_path, "1,2\n3,4\n"))
     assert table.numbers("c2").tolist() == [2, 4]
     assert table.rows.tolist() == [1, 2]
+    with pytest.raises(ValueError, match=r"it has c1, c2 \(its first line .* as '1' in it is a nu"):
+        table.cells("y")
+    table = read(csv(tmp_path, "x,2019\n1,2\n"))
+    with pytest.raises(ValueError, match=r"row 1, column 'c1': 'x' is .*'2019' in it is a number"):
+        table.numbers("c1")
 
 
 def test_npz_of_vectors_and_matrices(tmp_path):
@@ -57,6 +62,10 @@ def test_rows_are_named_by_the_line_of_the_file(tmp_path):
         ("nan", "a value is missing \\('nan'\\)"),
         ("NA", "a value is missing \\('NA'\\)"),
         ("", "a value is missing \\(''\\)"),
+        (" n/a", "a value is missing \\('n/a'\\); drop the row or fill it in"),
+        ("None", "a value is missing \\('None'\\)"),
+        ("NULL", "a value is missing \\('NULL'\\)"),
+        ("?", "a value is missing \\('\\?'\\)"),
     ],
 )
 def test_cells_that_are_no_number(tmp_path, cell, message):
@@ -73,10 +82,11 @@ def test_nan_in_npz(tmp_path):
         read(path).numbers("x")
 
 
-def test_missing_category(tmp_path):
-    table = read(csv(tmp_path, "x,y\n1,a\n2,\n"))
+@pytest.mark.parametrize("cell", ["", "nan", "NA", "n/a", "null", "none", "?"])
+def test_missing_category(tmp_path, cell):
+    table = read(csv(tmp_path, f"x,y\n1,a\n2,{cell}\n"))
     assert table.is_category("y")
-    with pytest.raises(ValueError, match=r"row 3, column 'y': a value is missing"):
+    with pytest.raises(ValueError, match=r"row 3, column 'y': a value is missing .*unknown"):
         table.strings("y")
 
 
@@ -94,6 +104,7 @@ def test_unknown_column():
         ("x,y\n1,2\n3\n", "row 3: 1 cells for 2 columns"),
         ("x,y\n1,2\n3,4,5\n", "row 3: 3 cells for 2 columns"),
         ("x,x\n1,2\n", "got 'x' twice"),
+        (",x\n0,1\n", r"column 1 has no name \(an index\?\)"),
         (b"x,y\n\xff\xfe,1\n", "not a CSV file in UTF-8"),
         ('x,y\n"1,2\n', "cells for 2 columns"),
     ],
@@ -115,8 +126,9 @@ def test_broken_csv(tmp_path, text, message):
 )
 def test_broken_npz(tmp_path, arrays, message):
     np.savez(tmp_path / "table.npz", **arrays)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as error:
         read(tmp_path / "table.npz")
+    assert "pickle" not in str(error.value)
 
 
 @pytest.mark.parametrize("content", [b"", b"not a zip file", b"PK\x03\x04broken"])
