@@ -6,7 +6,7 @@ import io
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,7 +17,7 @@ from jaxmpd import datasets, network
 from jaxmpd.activations import ACTIVATIONS, PiecewiseLinear
 from jaxmpd.checkpoints import write_whole
 from jaxmpd.minibatches import constant
-from jaxmpd.plots import histories_figure, require_matplotlib, save_figure
+from jaxmpd.plots import histories_figure, save_figure
 from jaxmpd.presets import PRESETS
 from jaxmpd.regressor import Regressor, Task, prepare
 from jaxmpd.runs import Fit, History
@@ -26,6 +26,8 @@ from jaxmpd.tables import Table
 from jaxmpd.training import fit, regression_loss
 
 DEFAULT_SECONDS = 60.0
+MODEL = "model.npz"
+OVERFIT = 4.0  # a validation error so many times the training error is worth a word
 
 
 class _Parser(argparse.ArgumentParser):
@@ -42,15 +44,63 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: its arguments; None: those of the process.
 
     Returns:
-        The exit code: 0, or 2 after one line on standard error that says what was wrong.
+        The exit code: 0, or after one line on standard error 2 for what was wrong and 130 for an
+        interrupt from the keyboard.
     """
+    options = argparse.Namespace()
     try:
         options = _parser().parse_args(argv)
         options.command(options)
+    except KeyboardInterrupt:
+        resumable = "; continue with --resume" if hasattr(options, "resume") else ""
+        print(f"\njaxmpd: stopped{resumable}", file=sys.stderr)
+        return 130
     except (ValueError, OSError, ImportError) as error:
-        print(f"jaxmpd: error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        return _failed(str(error))
+    except (MemoryError, jax.errors.JaxRuntimeError) as error:
+        full = isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
+        advice = "out of memory: try a smaller --width, --batch-size or table " if full else ""
+        return _failed(f"{advice}({error})")
     return 0
+
+
+def _failed(message: str) -> int:
+    print(f"jaxmpd: error: {' '.join(message.split())}", file=sys.stderr)
+    return 2
+
+
+def _whole(least: int, most: float = math.inf) -> Callable[[str], int]:
+    """Reads an option's whole number within bounds."""
+
+    def read(text: str) -> int:
+        try:
+            if least <= int(text) <= most:
+                return int(text)
+        except ValueError:
+            pass
+        bound = "" if most == math.inf else f" and at most {most}"
+        raise argparse.ArgumentTypeError(
+            f"must be a whole number of at least {least}{bound}, got {text!r}"
+        )
+
+    return read
+
+
+def _real(positive: bool) -> Callable[[str], float]:
+    """Reads an option's finite number, positive or at least not negative."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+            if 0 <= value < math.inf and (value > 0 or not positive):
+                return value
+        except ValueError:
+            pass
+        raise argparse.ArgumentTypeError(
+            f"must be a number {'above' if positive else 'of at least'} 0, got {text!r}"
+        )
+
+    return read
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -78,7 +128,8 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="COLUMN",
-        help="take this column's numbers for categories (columns of words are anyway)",
+        help="take this column's cells for categories, each of which becomes an input (columns of "
+        "words are anyway, unless most rows have a word of their own)",
     )
     shared.add_argument(
         "--region",
@@ -88,7 +139,11 @@ def _parser() -> argparse.ArgumentParser:
         help="of the road network, keep only the points inside",
     )
     shared.add_argument(
-        "--width", type=int, default=500, help="hidden units (default: %(default)s)"
+        "--width",
+        type=_whole(1),
+        default=500,
+        help="hidden units: fewer where there are few rows or validation errs far more than "
+        "training, more where both err (default: %(default)s)",
     )
     shared.add_argument(
         "--activation",
@@ -98,28 +153,42 @@ def _parser() -> argparse.ArgumentParser:
     )
     shared.add_argument(
         "--spread",
-        type=float,
+        type=_real(positive=True),
         default=4.0,
         help="standard deviation of the hidden units' input at the start (default: %(default)s)",
     )
-    shared.add_argument("--steps", type=int, help="stop after so many batch steps (passes)")
+    shared.add_argument(
+        "--steps",
+        type=_whole(0),
+        help="stop after so many batch steps (passes), counted from the very start even with "
+        "--resume",
+    )
     shared.add_argument(
         "--seconds",
-        type=float,
-        help="stop after the batch step in which the optimiser's own time exceeds this "
-        f"(default without --steps: {DEFAULT_SECONDS:.0f})",
+        type=_real(positive=False),
+        help="stop after the batch step in which the optimiser's own time exceeds this, counted "
+        "from the very start even with --resume; compilation, evaluation and checkpoints come on "
+        f"top (default without --steps and --patience: {DEFAULT_SECONDS:.0f})",
     )
     shared.add_argument(
         "--patience",
-        type=int,
+        type=_whole(1),
         help="stop when the training loss has not fallen by 0.01 %% in so many batch steps",
     )
-    shared.add_argument("--seed", type=int, default=0, help="of all that is random (default: 0)")
+    shared.add_argument(
+        "--seed",
+        type=_whole(0, 2**32 - 1),
+        default=0,
+        help="of all that is random (default: %(default)s)",
+    )
     shared.add_argument(
         "--output", type=Path, required=True, metavar="FOLDER", help="where the results go"
     )
     shared.add_argument(
-        "--resume", action="store_true", help="continue from the checkpoint in the output folder"
+        "--resume",
+        action="store_true",
+        help="continue from the checkpoints in the output folder, which are written every ten "
+        "seconds or so; an optimiser of compare that had finished is not run again",
     )
     shared.add_argument("--quiet", action="store_true", help="no progress bar")
 
@@ -133,11 +202,14 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--optimizer", choices=PRESETS, default="mpd", help="default: %(default)s")
     one.add_argument(
         "--batch-size",
-        type=int,
-        help="samples a minibatch, fixed (default: the paper's; for mpd 2048, growing)",
+        type=_whole(1),
+        help="samples a minibatch, fixed (default: the paper's; for mpd 2048, growing, for adam "
+        f"and nag {PRESETS['adam'].batch_size.initial})",
     )
     one.add_argument(
-        "--learning-rate", type=float, help="of adam and nag (default: the paper's 0.001)"
+        "--learning-rate",
+        type=_real(positive=True),
+        help="of adam and nag (default: the paper's 0.001)",
     )
     one.set_defaults(command=_fit)
 
@@ -155,7 +227,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=PRESETS,
         default=list(PRESETS),
         metavar="NAME",
-        help="default: " + " ".join(PRESETS),
+        help=f"one or more of {', '.join(PRESETS)} (default: all)",
     )
     several.set_defaults(command=_compare)
 
@@ -164,7 +236,7 @@ def _parser() -> argparse.ArgumentParser:
         help="predict with a saved model",
         description="Predict the target for the rows of a table, in original units, as CSV.",
     )
-    later.add_argument("model", type=Path, help="the model.npz that fit wrote")
+    later.add_argument("model", type=Path, help=f"fit's output folder, or the {MODEL} in it")
     later.add_argument("data", help="a CSV or npz file with the model's input columns")
     later.add_argument(
         "--output", type=Path, metavar="FILE", help="the CSV file (default: standard output)"
@@ -176,18 +248,28 @@ def _parser() -> argparse.ArgumentParser:
 def _table(options: argparse.Namespace) -> Table:
     if options.region is None:
         return datasets.load(options.data)
+    if not datasets.is_road(options.data):
+        raise ValueError(f"--region is only for the road network, not for {options.data}")
     path = None if options.data == "road" else options.data
     return datasets.road(path, datasets.Region(*options.region))
 
 
 def _prepare(options: argparse.Namespace) -> Task:
     """The data to train on, after all that can be checked beforehand."""
-    require_matplotlib()
     if options.output.exists() and not options.output.is_dir():
         raise ValueError(f"--output {options.output} is a file, not a folder")
     table = _table(options)
     targets = options.target or [list(table.columns)[-1]]
-    return prepare(table, targets, options.category, seed=options.seed)
+    task = prepare(table, targets, options.category, seed=options.seed)
+    named = [
+        f"{column.name} ({len(column.levels)} categories)" if column.levels else column.name
+        for column in task.inputs
+    ]
+    print(
+        f"{len(table)} rows; {task.train.inputs.shape[1]} inputs: {', '.join(named)}; "
+        f"target: {', '.join(targets)}{table.remark}"
+    )
+    return task
 
 
 def _train(
@@ -203,17 +285,28 @@ def _train(
     budget = {key: getattr(options, key) for key in ("steps", "seconds", "patience")}
     if all(value is None for value in budget.values()):
         budget["seconds"] = DEFAULT_SECONDS
+    rate = learning_rate or preset.learning_rate
+    settings = {
+        "--target": ", ".join(task.targets),
+        "--category": ", ".join(sorted(options.category)) or "none",
+        "--region": str(options.region or "none"),
+        "--width": options.width,
+        "--activation": options.activation,
+        "--spread": options.spread,
+        "--learning-rate": rate or "none",
+    }
     widths = (task.train.inputs.shape[1], options.width, len(task.targets))
     return fit(
         regression_loss(activation),
         spread(jax.random.key(options.seed), widths, options.spread),
-        preset.make(activation, learning_rate or preset.learning_rate or 0.0, options.seed),
+        preset.make(activation, rate or 0.0, options.seed),
         task.train,
         validation=task.validation,
         batch_size=preset.batch_size if batch_size is None else constant(batch_size),
         seed=options.seed,
         checkpoint=options.output / f"checkpoint_{name}.msgpack",
-        checkpoint_every=5,
+        checkpoint_every=1,
+        identity=settings,
         resume=options.resume,
         progress=not options.quiet,
         **budget,
@@ -224,8 +317,6 @@ def _fit(options: argparse.Namespace) -> None:
     rate = options.learning_rate
     if rate is not None and PRESETS[options.optimizer].learning_rate is None:
         raise ValueError(f"--learning-rate {rate}: {options.optimizer} has no learning rate")
-    if rate is not None and not 0 < rate < math.inf:
-        raise ValueError(f"--learning-rate must be positive, got {rate}")
     task = _prepare(options)
     result = _train(options, task, options.optimizer, options.batch_size, rate)
 
@@ -239,13 +330,14 @@ def _fit(options: argparse.Namespace) -> None:
     )
     out: Path = options.output
     label = PRESETS[options.optimizer].label
-    model.save(out / "model.npz")
+    model.save(out / MODEL)
     write_whole(out / "history.csv", _history_csv(result.history).encode())
-    save_figure(histories_figure({label: result.history}), out / "history.png")
     summary = _summary(result, task, model.activation)
     _write_json(out / "result.json", {"settings": _settings(options), **summary})
     print(_report({label: result}, task))
-    print(f"written to {out}: model.npz, result.json, history.csv, history.png")
+    print(_verdict(result, summary["best_validation_rmse_in_units"]))
+    figure = _write_figure({label: result}, out / "history.png")
+    print(f"written to {out}: {', '.join([MODEL, 'result.json', 'history.csv', *figure])}")
 
 
 def _compare(options: argparse.Namespace) -> None:
@@ -253,17 +345,19 @@ def _compare(options: argparse.Namespace) -> None:
     results = {name: _train(options, task, name) for name in dict.fromkeys(options.optimizers)}
     named = {PRESETS[name].label: result for name, result in results.items()}
     out: Path = options.output
-    figure = histories_figure({label: result.history for label, result in named.items()})
-    save_figure(figure, out / "compare.png")
     activation = ACTIVATIONS[options.activation]
     summaries = {name: _summary(result, task, activation) for name, result in results.items()}
     _write_json(out / "compare.json", {"settings": _settings(options), "optimizers": summaries})
     print(_report(named, task))
-    print(f"written to {out}: compare.json, compare.png")
+    figure = _write_figure(named, out / "compare.png")
+    print(f"written to {out}: {', '.join(['compare.json', *figure])}")
 
 
 def _predict(options: argparse.Namespace) -> None:
-    model = Regressor.load(options.model)
+    if options.output is not None and options.output.is_dir():
+        raise ValueError(f"--output {options.output} is a folder; name a file to write")
+    folder: bool = options.model.is_dir()
+    model = Regressor.load(options.model / MODEL if folder else options.model)
     predictions = model.predict(datasets.load(options.data))
     text = _csv(model.targets, predictions)
     if options.output is None:
@@ -292,6 +386,31 @@ def _summary(result: Fit, task: Task, activation: PiecewiseLinear) -> dict[str, 
         "evaluation_seconds": result.evaluation_seconds,
         "history": {key: column.tolist() for key, column in result.history._asdict().items()},
     }
+
+
+def _verdict(result: Fit, errors: Mapping[str, float]) -> str:
+    """What the saved model is worth, in the targets' units."""
+    history = result.history
+    losses = history.validation_loss
+    best = int(np.nanargmin(losses)) if np.isfinite(losses).any() else 0
+    named = ", ".join(f"{name} {error:.4g}" for name, error in errors.items())
+    lines = [
+        f"root mean squared error in original units on the validation rows: {named}",
+        f"the saved model is the best on these, of batch step {history.batch_steps[best]}",
+    ]
+    if losses[best] > OVERFIT * history.train_loss[best]:
+        lines.append("it errs far less on the training rows: a smaller --width may do better")
+    return "\n".join(lines)
+
+
+def _write_figure(results: Mapping[str, Fit], path: Path) -> list[str]:
+    """Draw the histories; the name of the file, if it could be drawn."""
+    try:
+        save_figure(histories_figure({k: result.history for k, result in results.items()}), path)
+    except ImportError as error:
+        print(f"no {path.name}: {error}")
+        return []
+    return [path.name]
 
 
 def _write_json(path: Path, document: dict[str, Any]) -> None:

@@ -57,13 +57,15 @@ def histories_figure(histories: Mapping[str, History], title: str = "") -> Any:
 
 
 def require_matplotlib() -> None:
-    """Check that figures can be drawn, before work that ends in one.
+    """Check that figures can be drawn.
 
     Raises:
         ImportError: naming the extra to install.
     """
     if importlib.util.find_spec("matplotlib") is None:
-        raise ImportError("figures need matplotlib: pip install 'jaxmpd-npc[plots]'")
+        raise ImportError(
+            "figures need matplotlib: pip install matplotlib, or the extra 'jaxmpd-npc[plots]'"
+        )
 
 
 def save_figure(figure: Any, path: Path) -> None:

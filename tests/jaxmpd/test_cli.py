@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import jax
 import numpy as np
 import pytest
 
@@ -41,7 +42,9 @@ def files(folder):
 def test_fit_writes_model_history_and_figure(table, tmp_path, capsys):
     out = tmp_path / "out"
     assert main(small("fit", table, "--steps", 6, "--output", out)) == 0
-    assert "written to" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "40 rows; 3 inputs: x, colour (2 categories); target: y\n" in shown
+    assert f"written to {out}: model.npz, result.json, history.csv, history.png\n" in shown
     expected = ["checkpoint_mpd.msgpack", "history.csv", "history.png", "model.npz", "result.json"]
     assert files(out) == expected
     assert (out / "history.png").read_bytes().startswith(b"\x89PNG")
@@ -55,6 +58,9 @@ def test_fit_writes_model_history_and_figure(table, tmp_path, capsys):
     assert result["settings"]["width"] == 6
     train = result["history"]["train_loss"]
     assert train[-1] < 0.2 * train[0]
+    error = result["best_validation_rmse_in_units"]["y"]
+    assert f"in original units on the validation rows: y {error:.4g}\n" in shown
+    assert f"of batch step {int(np.argmin(losses))}\n" in shown
 
 
 def test_predict_answers_in_original_units(table, tmp_path, capsys):
@@ -69,6 +75,8 @@ def test_predict_answers_in_original_units(table, tmp_path, capsys):
     predictions = tmp_path / "predictions.csv"
     assert main(["predict", str(out / "model.npz"), str(new), "--output", str(predictions)]) == 0
     assert predictions.read_text() == printed
+    assert main(["predict", str(out), str(new)]) == 0  # the folder will do
+    assert capsys.readouterr().out.endswith(printed)
     header, *cells = printed.split()
     assert header == "y"
     truth = 100 + X**2 + 10 * (np.arange(ROWS) % 2)
@@ -115,7 +123,7 @@ def test_the_same_seed_gives_the_same_model(table, tmp_path):
 
 def test_a_killed_run_resumes_to_the_same_bits(table, tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    steps = 300
+    steps = 1000
     arguments = small("fit", table, "--optimizer", "adam", "--steps", steps)
     command = [sys.executable, "-m", "jaxmpd", *arguments, "--output", str(killed)]
     process = subprocess.Popen(command)
@@ -146,29 +154,55 @@ def with_cell(k, old, new):
     )
 
 
+def commas(text):
+    """Writes the first column's numbers as 1,5."""
+    head, *rows = text.strip().split("\n")
+    numbers = (row.replace(",", ";").replace(".", ",", 1) for row in rows)
+    return "\n".join([head.replace(",", ";"), *numbers])
+
+
 ERRORS = {
     "missing file": (["nothing.csv"], None, "no file nothing.csv"),
     "unknown target": (["--target", "z"], None, "has no column 'z'; it has x, colour, y"),
     "unknown category": (["--category", "z"], None, "has no column 'z'"),
     "word": ([], with_cell(6, ",1", ",l"), "row 8, column 'y': 'l"),
+    "word input": ([], with_cell(3, "-1.6", "many"), "mend it; --category x takes all"),
+    "number among words": (
+        [],
+        with_cell(3, "blue", "7"),
+        "row 5, column 'colour': '7' is a number",
+    ),
+    "decimal commas": ([], commas, "column 'x' has 40 different words in 40 rows, such as '-0,"),
+    "no header": (["--target", "y"], lambda text: text.split("\n", 1)[1], "was taken for data"),
+    "index": ([], lambda text: text.replace("x,", ",", 1), "column 1 has no name (an index?)"),
     "nan": ([], with_cell(3, "-1.6", "nan"), "row 5, column 'x': "),
     "empty": ([], with_cell(4, "red", ""), "row 6, column 'colour': a value is missing"),
     "ragged": ([], with_cell(4, ",", ",,"), "row 6: 5 cells for 3 columns"),
     "constant": ([], lambda text: text.replace("blue", "red"), "'colour' is constant (red)"),
-    "few rows": ([], lambda text: "\n".join(text.split("\n")[:9]), "has 8 rows"),
+    "few rows": (
+        [],
+        lambda text: "\n".join(text.split("\n")[:9]),
+        "has 8 rows; training and validation need at least 10",
+    ),
     "word target": (["--target", "colour"], None, "target 'colour' holds categories"),
     "empty file": ([], lambda text: "", "is empty"),
-    "region": (["--region", "0", "1", "0", "1"], None, "column 'colour': 'red' is not a finite"),
-    "width": (["--width", "0"], None, "widths must be at least two positive numbers"),
-    "spread": (["--spread", "0"], None, "deviation must be positive and finite, got 0.0"),
+    "region": (["--region", "0", "1", "0", "1"], None, "--region is only for the road network"),
+    "width": (["--width", "0"], None, "--width: must be a whole number of at least 1, got '0'"),
+    "spread": (["--spread", "0"], None, "--spread: must be a number above 0, got '0'"),
     "activation": (["--activation", "tanh"], None, "invalid choice: 'tanh'"),
     "optimizer": (["--optimizer", "lbfgs"], None, "invalid choice: 'lbfgs'"),
-    "steps": (["--steps", "-1"], None, "steps must not be negative, got -1"),
-    "no number": (["--steps", "ten"], None, "invalid int value: 'ten'"),
-    "seconds": (["--seconds", "nan"], None, "seconds must not be negative, got nan"),
-    "batch size": (["--batch-size", "0"], None, "initial=0"),
+    "steps": (["--steps", "-1"], None, "--steps: must be a whole number of at least 0, got '-1'"),
+    "no number": (["--steps", "ten"], None, "--steps: must be a whole number"),
+    "seconds": (["--seconds", "nan"], None, "--seconds: must be a number of at least 0, got 'nan'"),
+    "patience": (["--patience", "0"], None, "--patience: must be a whole number of at least 1"),
+    "batch size": (["--batch-size", "0"], None, "--batch-size: must be a whole number of at least"),
+    "seed": (["--seed", "4294967296"], None, "at least 0 and at most 4294967295"),
     "rate of mpd": (["--learning-rate", "1"], None, "mpd has no learning rate"),
-    "rate": (["--optimizer", "adam", "--learning-rate", "-1"], None, "must be positive, got -1"),
+    "rate": (
+        ["--optimizer", "adam", "--learning-rate", "-1"],
+        None,
+        "must be a number above 0, got '-1'",
+    ),
     "unknown option": (["--colour"], None, "unrecognized arguments: --colour"),
 }
 
@@ -200,6 +234,8 @@ def test_errors_are_one_line_and_leave_nothing(name, table, tmp_path, capsys, mo
         (["compare", "nothing.csv", "--output", "out"], "no file nothing.csv"),
         (["compare", "table.csv", "--output", "out", "--optimizers", "x"], "invalid choice: 'x'"),
         (["fit", "table.csv", "--output", "table.csv"], "table.csv is a file, not a folder"),
+        (["predict", "x.npz", "table.csv", "--output", "."], "--output . is a folder; name a file"),
+        (["predict", ".", "table.csv"], "no file model.npz"),
     ],
 )
 def test_errors_of_other_commands(arguments, message, table, tmp_path, capsys, monkeypatch):
@@ -227,7 +263,51 @@ def test_resume_of_another_run_is_an_error(table, tmp_path, capsys):
     before = {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir()}
     assert main([*arguments, "--steps", "2", "--resume", "--seed", "1"]) == 2
     assert "seed 0, this one has 1" in capsys.readouterr().err
+    for option, value, message in [
+        ("--activation", "relu", "--activation leaky_hard_tanh, this one has relu"),
+        ("--spread", "2", "--spread 4.0, this one has 2.0"),
+        ("--learning-rate", "0.01", "--learning-rate 0.001, this one has 0.01"),
+        ("--width", "7", "--width 6, this one has 7"),
+        ("--category", "colour", "--category none, this one has colour"),
+        ("--target", "x", "--target y, this one has x"),
+        ("--batch-size", "8", "batch_size BatchSize(initial=256"),
+    ]:
+        assert main([*arguments, "--steps", "2", "--resume", option, value]) == 2
+        assert message in capsys.readouterr().err
     assert {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir()} == before
+    # What only says how long to go on may change.
+    assert main([*arguments, "--steps", "2", "--resume", "--patience", "9"]) == 0
+
+
+def test_compare_resumes_with_what_had_finished(table, tmp_path):
+    arguments = small("compare", table, "--steps", 2, "--output", tmp_path / "out")
+    assert main([*arguments, "--optimizers", "adam"]) == 0
+    finished = (tmp_path / "out" / "checkpoint_adam.msgpack").read_bytes()
+    assert main([*arguments, "--optimizers", "adam", "nag", "--resume"]) == 0
+    # Its seconds too: no step was taken again.
+    assert (tmp_path / "out" / "checkpoint_adam.msgpack").read_bytes() == finished
+    runs = json.loads((tmp_path / "out" / "compare.json").read_text())["optimizers"]
+    assert list(runs) == ["adam", "nag"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (KeyboardInterrupt(), 130, "jaxmpd: stopped; continue with --resume"),
+        (MemoryError("cannot allocate"), 2, "out of memory: try a smaller --width"),
+        (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 9 TB"), 2, "out of memory: try a small"),
+        (jax.errors.JaxRuntimeError("INTERNAL: a\nb"), 2, "error: (INTERNAL: a b)"),
+    ],
+)
+def test_what_ends_a_run_is_one_line(error, code, message, table, tmp_path, capsys, monkeypatch):
+    def fail(*arguments, **settings):
+        raise error
+
+    monkeypatch.setattr(cli, "fit", fail)
+    assert main(small("fit", table, "--steps", 1, "--output", tmp_path / "out")) == code
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert shown.strip().count("\n") == 0
 
 
 def test_a_full_disk_is_one_line(table, tmp_path, capsys, monkeypatch):
@@ -240,11 +320,28 @@ def test_a_full_disk_is_one_line(table, tmp_path, capsys, monkeypatch):
     assert files(tmp_path / "out") == []
 
 
-def test_without_matplotlib_nothing_starts(table, tmp_path, capsys, monkeypatch):
+def test_without_matplotlib_there_are_all_files_but_the_figure(
+    table, tmp_path, capsys, monkeypatch
+):
     monkeypatch.setattr("jaxmpd.plots.importlib.util.find_spec", lambda name: None)
-    assert main(small("fit", table, *ADAM, "--steps", 1, "--output", tmp_path / "out")) == 2
-    assert "pip install 'jaxmpd-npc[plots]'" in capsys.readouterr().err
-    assert files(tmp_path) == ["table.csv"]
+    out = tmp_path / "out"
+    assert main(small("fit", table, *ADAM, "--steps", 1, "--output", out)) == 0
+    shown = capsys.readouterr().out
+    assert "no history.png: figures need matplotlib: pip install matplotlib" in shown
+    assert f"written to {out}: model.npz, result.json, history.csv\n" in shown
+    assert files(out) == ["checkpoint_adam.msgpack", "history.csv", "model.npz", "result.json"]
+    other = tmp_path / "other"
+    arguments = small("compare", table, "--optimizers", "adam", "--steps", 1, "--output", other)
+    assert main(arguments) == 0
+    assert "no compare.png: " in capsys.readouterr().out
+    assert files(other) == ["checkpoint_adam.msgpack", "compare.json"]
+
+
+@pytest.mark.parametrize(("ratio", "told"), [(0.0, True), (1e9, False)])
+def test_a_network_too_wide_is_told_so(ratio, told, table, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(cli, "OVERFIT", ratio)
+    assert main(small("fit", table, *ADAM, "--steps", 1, "--output", tmp_path / "out")) == 0
+    assert ("a smaller --width may do better" in capsys.readouterr().out) == told
 
 
 def test_a_diverging_run_says_so(table, tmp_path, capsys):
