@@ -33,12 +33,12 @@ POINTS = 200
 NAMES = {1: "l1", 2: "l2", math.inf: "linf"}
 # How many points each peer gets of the 200, and in a quick run.
 SHARES = {
-    (2, "DAQP"): (200, 10),
-    (2, "PIQP"): (20, 2),
-    (1, "HiGHS generated"): (200, 10),
-    (1, "HiGHS all"): (20, 2),
-    (math.inf, "HiGHS generated"): (200, 4),
-    (math.inf, "HiGHS all"): (20, 0),
+    (2, "DAQP"): (40, 10),
+    (2, "PIQP"): (10, 2),
+    (1, "HiGHS generated"): (40, 10),
+    (1, "HiGHS all"): (5, 2),
+    (math.inf, "HiGHS generated"): (20, 4),
+    (math.inf, "HiGHS all"): (1, 0),
 }
 TARGETS = {
     (2, "DAQP"): ("l2_vs_daqp", ">= 60"),
