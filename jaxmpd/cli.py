@@ -1,33 +1,27 @@
 """The command `jaxmpd`: fit a table, predict with a saved model, compare optimisers."""
 
 import argparse
-import csv
-import io
-import json
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import jax
-import numpy as np
 
-from jaxmpd import datasets, network
-from jaxmpd.activations import ACTIVATIONS, PiecewiseLinear
+from jaxmpd import datasets, network, reports
+from jaxmpd.activations import ACTIVATIONS
 from jaxmpd.checkpoints import write_whole
 from jaxmpd.minibatches import constant
-from jaxmpd.plots import histories_figure, save_figure
 from jaxmpd.presets import PRESETS
 from jaxmpd.regressor import Regressor, Task, prepare
-from jaxmpd.runs import Fit, History
+from jaxmpd.runs import Fit
 from jaxmpd.starts import spread
 from jaxmpd.tables import Table
 from jaxmpd.training import fit, regression_loss
 
 DEFAULT_SECONDS = 60.0
 MODEL = "model.npz"
-OVERFIT = 4.0  # a validation error so many times the training error is worth a word
 
 
 class _Parser(argparse.ArgumentParser):
@@ -58,8 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError, ImportError) as error:
         return _failed(str(error))
     except (MemoryError, jax.errors.JaxRuntimeError) as error:
-        full = isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
-        advice = "out of memory: try a smaller --width, --batch-size or table " if full else ""
+        full = isinstance(error, MemoryError) or "out of memory" in str(error).lower()
+        advice = "out of memory: try a smaller --width or --batch-size " if full else ""
         return _failed(f"{advice}({error})")
     return 0
 
@@ -331,12 +325,12 @@ def _fit(options: argparse.Namespace) -> None:
     out: Path = options.output
     label = PRESETS[options.optimizer].label
     model.save(out / MODEL)
-    write_whole(out / "history.csv", _history_csv(result.history).encode())
-    summary = _summary(result, task, model.activation)
-    _write_json(out / "result.json", {"settings": _settings(options), **summary})
-    print(_report({label: result}, task))
-    print(_verdict(result, summary["best_validation_rmse_in_units"]))
-    figure = _write_figure({label: result}, out / "history.png")
+    write_whole(out / "history.csv", reports.history_csv(result.history).encode())
+    summary = reports.summary(result, task, model.activation)
+    reports.write_json(out / "result.json", {"settings": _settings(options), **summary})
+    print(reports.loss_table({label: result}, task))
+    print(reports.verdict(result, summary["best_validation_rmse_in_units"]))
+    figure = reports.write_figure({label: result}, out / "history.png")
     print(f"written to {out}: {', '.join([MODEL, 'result.json', 'history.csv', *figure])}")
 
 
@@ -346,10 +340,14 @@ def _compare(options: argparse.Namespace) -> None:
     named = {PRESETS[name].label: result for name, result in results.items()}
     out: Path = options.output
     activation = ACTIVATIONS[options.activation]
-    summaries = {name: _summary(result, task, activation) for name, result in results.items()}
-    _write_json(out / "compare.json", {"settings": _settings(options), "optimizers": summaries})
-    print(_report(named, task))
-    figure = _write_figure(named, out / "compare.png")
+    summaries = {
+        name: reports.summary(result, task, activation) for name, result in results.items()
+    }
+    reports.write_json(
+        out / "compare.json", {"settings": _settings(options), "optimizers": summaries}
+    )
+    print(reports.loss_table(named, task))
+    figure = reports.write_figure(named, out / "compare.png")
     print(f"written to {out}: {', '.join(['compare.json', *figure])}")
 
 
@@ -359,7 +357,7 @@ def _predict(options: argparse.Namespace) -> None:
     folder: bool = options.model.is_dir()
     model = Regressor.load(options.model / MODEL if folder else options.model)
     predictions = model.predict(datasets.load(options.data))
-    text = _csv(model.targets, predictions)
+    text = reports.csv_text(model.targets, predictions)
     if options.output is None:
         print(text, end="")
         return
@@ -371,90 +369,6 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
     """What was asked for, without what only says where and how to show it."""
     hidden = ("command", "output", "quiet", "resume")
     return {key: value for key, value in vars(options).items() if key not in hidden}
-
-
-def _summary(result: Fit, task: Task, activation: PiecewiseLinear) -> dict[str, Any]:
-    """A run's figures; losses are of standardised targets, the errors in original units."""
-    predictions = network.apply(result.best_params, task.validation.inputs, activation)
-    square = np.mean((predictions - task.validation.targets) ** 2, axis=0)
-    error = task.target_scaler.scale * np.sqrt(square)
-    return {
-        "stopped": result.stopped,
-        "best_validation_mse": result.best_loss,
-        "best_validation_rmse_in_units": dict(zip(task.targets, error.tolist(), strict=True)),
-        "compile_seconds": result.compile_seconds,
-        "evaluation_seconds": result.evaluation_seconds,
-        "history": {key: column.tolist() for key, column in result.history._asdict().items()},
-    }
-
-
-def _verdict(result: Fit, errors: Mapping[str, float]) -> str:
-    """What the saved model is worth, in the targets' units."""
-    history = result.history
-    losses = history.validation_loss
-    best = int(np.nanargmin(losses)) if np.isfinite(losses).any() else 0
-    named = ", ".join(f"{name} {error:.4g}" for name, error in errors.items())
-    lines = [
-        f"root mean squared error in original units on the validation rows: {named}",
-        f"the saved model is the best on these, of batch step {history.batch_steps[best]}",
-    ]
-    if losses[best] > OVERFIT * history.train_loss[best]:
-        lines.append("it errs far less on the training rows: a smaller --width may do better")
-    return "\n".join(lines)
-
-
-def _write_figure(results: Mapping[str, Fit], path: Path) -> list[str]:
-    """Draw the histories; the name of the file, if it could be drawn."""
-    try:
-        save_figure(histories_figure({k: result.history for k, result in results.items()}), path)
-    except ImportError as error:
-        print(f"no {path.name}: {error}")
-        return []
-    return [path.name]
-
-
-def _write_json(path: Path, document: dict[str, Any]) -> None:
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: plain(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [plain(item) for item in value]
-        return None if isinstance(value, float) and not math.isfinite(value) else value
-
-    write_whole(path, (json.dumps(plain(document), indent=1) + "\n").encode())
-
-
-def _csv(header: Sequence[str], rows: Any) -> str:
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows([cell.item() for cell in row] for row in rows)
-    return file.getvalue()
-
-
-def _history_csv(history: History) -> str:
-    return _csv(History._fields, zip(*history, strict=True))
-
-
-def _report(results: dict[str, Fit], task: Task) -> str:
-    """A table of where each run stands at its end."""
-    lines = [
-        f"{'':6}{'batch steps':>12}{'seconds':>10}{'training':>12}{'validation':>12}{'best':>12}"
-    ]
-    for label, result in results.items():
-        last = [column[-1] for column in result.history]
-        lines.append(
-            f"{label:6}{last[0]:12.0f}{last[2]:10.1f}{last[3]:12.4g}{last[4]:12.4g}"
-            f"{result.best_loss:12.4g}"
-        )
-    lines.append(
-        f"mean squared errors of standardised {', '.join(task.targets)}; "
-        f"{len(task.train.inputs)} training and {len(task.validation.inputs)} validation rows"
-    )
-    diverged = [label for label, result in results.items() if result.stopped == "not finite"]
-    if diverged:
-        lines.append(f"{', '.join(diverged)} diverged: try a smaller learning rate")
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":
