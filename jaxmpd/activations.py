@@ -37,7 +37,7 @@ class PiecewiseLinear:
 
     def slope(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """The slope at x, elementwise; at a kink the one on its left."""
-        m = jnp.full_like(x, self.slopes[0])
+        m = jnp.full(jnp.shape(x), self.slopes[0], jnp.result_type(x, float))
         for kink, slope in zip(self.kinks, self.slopes[1:], strict=True):
             m = jnp.where(x > kink, slope, m)
         return m

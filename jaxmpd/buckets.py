@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxmpd.minimum import Minimum, minimize, rounding
+from jaxmpd.minimum import ROUNDINGS, Minimum, minimize, rounding
 from jaxmpd.piecewise import PiecewisePolynomial
 from jaxmpd.primitives import cumsum
 
@@ -27,13 +27,13 @@ SURVIVORS = 128
 def minimize_convex_pieces(f: PiecewisePolynomial) -> Minimum:
     """The global minimum of a continuous piecewise quadratic whose pieces are all convex, in O(N).
 
-    The squared error of a piecewise-linear prediction is such a function. Same result as
-    [`minimize`][jaxmpd.minimum.minimize], which is called where too many knots survive (many
-    coinciding knots, for example) or where a side falls without bound. Under `vmap` both branches
-    run: scan instead.
+    The squared error of a piecewise-linear prediction is such a function. Up to rounding the result
+    of [`minimize`][jaxmpd.minimum.minimize], which is called where too many knots survive (many
+    coinciding knots, for example). Under `vmap` both branches run: scan instead.
 
     Args:
-        f: the function, of degree 2, its jumps without constant terms. Not checked.
+        f: the function, of degree 2, bounded below, its jumps without constant terms; that is not
+            checked.
 
     Returns:
         The minimum.
@@ -79,8 +79,8 @@ def _search(
     sums = _histogram(bucket, curve, bend, reach, 2 * half)
     value, slope, curvature, bound = _states(f.base, sums, width)
     error = rounding(f, edge)
-    best = jnp.min(value + error)
-    open_ = (bound - jnp.append(error[1:], error[-1]) <= best).reshape(-1)
+    least = jnp.min(value + error)
+    open_ = (bound - jnp.append(error[1:], error[-1]) <= least).reshape(-1)
 
     # The open buckets' edges and knots, gathered into a table of fixed size.
     keep = jnp.concatenate([open_, open_[bucket] & finite])
@@ -103,7 +103,10 @@ def _search(
 
 
 def _scale(distance: Float[Array, " N"]) -> Float[Array, ""]:
-    """A typical distance: the geometric mean of a sample of those that are not 0."""
+    """A typical distance: the geometric mean of a sample of those that are not 0.
+
+    Any scale gives the same minimum; a bad one leaves more knots to the search.
+    """
     sample = distance[:: max(1, distance.shape[0] // 256)]
     there = sample > 0
     logs = jnp.where(there, jnp.log(jnp.where(there, sample, 1)), 0)
@@ -184,7 +187,8 @@ def _walk(
     length = jnp.min(jnp.where(same & (ahead < 0), -ahead, jnp.inf), axis=0)
     length = jnp.minimum(length, width - x)
     # A curvature below the rounding of its sum is 0: a saturated unit's tail is flat.
-    curved = curvature > 32 * eps * jnp.max(jnp.where(used, jnp.abs(state[2]), 0))
+    largest = jnp.max(jnp.where(used, jnp.abs(state[2]), 0))
+    curved = curvature > ROUNDINGS * eps * largest
     turn = jnp.where(curved, -slope / (2 * jnp.where(curved, curvature, 1)), length)
     offset = jnp.where(slope < 0, jnp.minimum(turn, length), 0)
     offset = jnp.where(jnp.isfinite(offset), jnp.maximum(offset, 0), 0)

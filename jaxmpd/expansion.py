@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxmpd.activations import PiecewiseLinear
-from jaxmpd.losses import Batch
+from jaxmpd.losses import Batch, without_padding
 from jaxmpd.network import PyTree, affine, as_layers
 from jaxmpd.piecewise import PiecewisePolynomial, crossings, polynomial
 
@@ -48,7 +48,8 @@ def expand(
     Args:
         params: a network of one hidden layer, in any tree that `as_layers` reads.
         batch: S samples.
-        coordinate: the parameter; row and column may be traced, so that `vmap` runs over them.
+        coordinate: the parameter; row and column may be traced, so that `vmap` runs over them
+            (then it is up to the caller that there is such a parameter).
         activation: with K kinks.
 
     Returns:
@@ -56,7 +57,7 @@ def expand(
         its origin is the parameter's current value.
 
     Raises:
-        ValueError: if the network does not have one hidden layer or there is no such layer.
+        ValueError: if the network does not have one hidden layer or no such parameter.
 
     Example:
         >>> import jax
@@ -71,17 +72,27 @@ def expand(
         True
     """
     layers, _ = as_layers(params)
+    batch = without_padding(Batch(*batch))
     if len(layers) != 2 or coordinate.layer not in (0, 1):
         raise ValueError(
             f"params has {len(layers)} layers and coordinate.layer is {coordinate.layer}: a "
             "parameter of layer 0 or 1 of a network with one hidden layer can be expanded"
         )
     hidden, output = layers
+    rows, columns = layers[coordinate.layer].kernel.shape
+    for name, index, end in (
+        ("row", coordinate.row, rows),
+        ("column", coordinate.column, columns - 1),
+    ):
+        if isinstance(index, int) and not 0 <= index <= end:
+            raise ValueError(f"coordinate.{name} must lie in 0 to {end}, got {index}")
     weights = normalized_weights(batch)
     z = affine(hidden, batch.inputs)
     features = activation(z)
     residual = affine(output, features) - batch.targets
-    loss = polynomial(jnp.stack([jnp.sum(weights[:, None] * residual**2), *[jnp.zeros(())] * 2]))
+    loss = polynomial(
+        jnp.stack([jnp.sum(weights[:, None] * residual**2), *[jnp.zeros((), weights.dtype)] * 2])
+    )
     if coordinate.layer == 1:
         u = _input_column(features, coordinate.row)
         return loss + polynomial(quadratic(u, weights * residual[:, coordinate.column], weights))

@@ -13,12 +13,21 @@ class Batch(NamedTuple):
         inputs: S inputs of d0 features.
         targets: S targets, one column an output.
         weights: S non-negative weights, or None for equal ones. A weight of 0 pads: the sample
-            counts for nothing, so a partial batch keeps the shape of a full one.
+            counts for nothing, so a partial batch keeps the shape of a full one. Where a gradient
+            is taken its numbers must be finite (0 times infinity is not 0).
     """
 
     inputs: Float[Array, "S d0"]
     targets: Float[Array, "S dN"]
     weights: Float[Array, " S"] | None = None
+
+
+def without_padding(batch: Batch) -> Batch:
+    """The batch with zeros for what samples of weight 0 hold."""
+    if batch.weights is None:
+        return batch
+    used = batch.weights[:, None] > 0
+    return Batch(jnp.where(used, batch.inputs, 0), jnp.where(used, batch.targets, 0), batch.weights)
 
 
 def weighted_mean(
@@ -28,7 +37,7 @@ def weighted_mean(
     if weights is None:
         return jnp.mean(values)
     total = jnp.sum(weights)
-    # A padded sample may hold anything, NaN included: 0 * NaN is not 0, hence the select.
+    # The value of a padded sample may be anything, NaN included: 0 * NaN is not 0.
     return jnp.sum(jnp.where(weights > 0, weights * values, 0)) / jnp.where(total > 0, total, 1)
 
 

@@ -10,6 +10,9 @@ from jaxtyping import Array, Bool, Float
 
 from jaxmpd.piecewise import PiecewisePolynomial, Segments, horner, segments, sort_knots
 
+ROUNDINGS = 8
+"""How many roundings of its largest partial sum a sum of many terms is trusted to stay within."""
+
 
 class Minimum(NamedTuple):
     """Where a function is least.
@@ -35,10 +38,10 @@ def minimize(
     """The global minimum of a piecewise polynomial of any degree, in O(N log N) (Algorithm 6).
 
     Every piece's ends and stationary points are compared. A function that falls without bound in
-    the outermost pieces has no minimiser; a leading coefficient there counts as 0 where it is below
-    the rounding of the sums that make it. At a jump of a function that is not continuous the lower
-    of the two sides counts. Of minima that rounding cannot tell apart the nearer one is taken: far
-    out, on the plateau of a saturated unit, noise would pass for a gain.
+    the outermost pieces has no minimiser; it counts as bounded where rounding leaves that open. At
+    a jump of a function that is not continuous the lower of the two sides counts. Of minima that
+    rounding cannot tell apart the nearer one is taken: far out, on the plateau of a saturated unit,
+    noise would pass for a gain.
 
     Args:
         f: the function; its origin is the current value of whatever t moves.
@@ -79,8 +82,9 @@ def rounding(f: PiecewisePolynomial, t: Float[Array, "*shape"]) -> Float[Array, 
 
     $$\tfrac12 \varepsilon \sum_{q \ge 1} |t|^q \left( |b_q| + \sum_k |c_{qk}| \right)$$
 
-    No jump on the way contributes more than its coefficients times powers of |t|. An estimate, as
-    the roundings of many terms largely cancel; a bound would rule out true minima far away.
+    No jump on the way contributes more than its coefficients times powers of |t|; which jumps lie
+    on the way is not looked up, as near the origin the powers make all of them small. An estimate,
+    as the roundings of many terms largely cancel; a bound would rule out true minima far away.
     """
     jumps = jnp.where(jnp.isfinite(f.knots), jnp.abs(f.jumps), 0)
     size = (jnp.abs(f.base) + jnp.sum(jumps, axis=1)).at[0].set(0)
@@ -123,7 +127,8 @@ def _roots(
     """All real roots in [lo, hi] of polynomials of degree n, bracketed by those of the derivative.
 
     Between two roots of its derivative a polynomial is monotone: bisection finds the root there, if
-    any. Where there is none an end of the bracket stands in.
+    any, to the bracket's length times the square of the machine precision. Where there is none an
+    end of the bracket stands in.
     """
     degree = c.shape[0] - 1
     if degree == 1:
@@ -159,7 +164,8 @@ def _falls_without_bound(f: PiecewisePolynomial) -> tuple[Bool[Array, ""], Bool[
     """Whether f tends to minus infinity on the left, and on the right.
 
     In powers of t the coefficients of the outermost pieces are plain sums over the knots on their
-    side. One below the rounding of its sum counts as 0: a saturated unit leaves such sums.
+    side. The highest that is not exactly 0 decides; below the rounding of its sum it decides
+    nothing, and the function counts as bounded: a saturated unit leaves such sums.
     """
     finite = jnp.isfinite(f.knots)
     knots, jumps = jnp.where(finite, f.knots, 0), jnp.where(finite, f.jumps, 0)
@@ -175,10 +181,9 @@ def _falls_without_bound(f: PiecewisePolynomial) -> tuple[Bool[Array, ""], Bool[
             terms = [f.base[q], *_powers(jump, knots, q)]
             value = sum(jnp.sum(t) for t in terms)
             size = sum(jnp.sum(jnp.abs(t)) for t in terms)
-            rounding = 8 * jnp.finfo(knots.dtype).eps * size
-            matters = jnp.abs(value) > rounding
-            falls = jnp.where(~settled & matters, value * side**q < 0, falls)
-            settled = settled | matters
+            certain = jnp.abs(value) > ROUNDINGS * jnp.finfo(knots.dtype).eps * size
+            falls = jnp.where(~settled & certain, value * side**q < 0, falls)
+            settled = settled | (value != 0)
         return falls
 
     return towards(-1.0), towards(1.0)

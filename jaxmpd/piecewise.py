@@ -87,6 +87,7 @@ class Segments:
 
     def __call__(self, t: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """The value at t, elementwise, in O(log N) each."""
+        t = jnp.asarray(t, self.anchors.dtype)
         piece = jnp.searchsorted(self.knots, t, side="right")
         return horner(self.coefficients[:, piece], t - self.anchors[piece])
 
@@ -277,6 +278,9 @@ def compose_affine(
     Returns:
         A function of degree 1 with a knot a kink.
     """
+    intercept, slope = (
+        jnp.asarray(v, jnp.result_type(intercept, slope, float)) for v in (intercept, slope)
+    )
     knots, right = crossings(activation, intercept, slope)
     m, o = activation.slopes, activation.offsets
     # The piece at the origin: the last whose kink lies before the argument.

@@ -1,5 +1,6 @@
 """Message passing descent as an optax transformation."""
 
+import operator
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -9,7 +10,7 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxmpd.activations import LEAKY_HARD_TANH, PiecewiseLinear
-from jaxmpd.losses import Batch, squared_error, weighted_mean
+from jaxmpd.losses import Batch, squared_error, weighted_mean, without_padding
 from jaxmpd.network import Layer, PyTree, as_layers, pre_activations
 from jaxmpd.steps.coordinate import coordinates, random_order, sweep
 
@@ -46,7 +47,7 @@ def mpd(
     (gradients) are not used: under `jax.jit` they are not even computed. In a chain it stands last.
 
     Args:
-        activation: of the hidden layer.
+        activation: of the hidden layer, the same as in the loss that is watched.
         coordinates: how many parameters a step visits: `"all"` of them once, or a number of them,
             drawn without repetition; 1 is the paper's text to the letter.
         seed: of the random orders; an integer or a PRNG key.
@@ -54,11 +55,12 @@ def mpd(
     Returns:
         A transformation whose `update` needs `params` and `batch=`, a
         [`Batch`][jaxmpd.losses.Batch] or a tuple `(inputs, targets)` or `(inputs, targets,
-        weights)`, and ignores other extra arguments. Inside `optax.masked` or
-        `optax.multi_transform` it needs `full_params=` too: the loss depends on the parameters
-        that are masked out.
+        weights)`, the weights non-negative, and ignores other extra arguments. Inside
+        `optax.masked` or `optax.multi_transform` it needs `full_params=` too: the loss depends on
+        the parameters that are masked out.
 
     Raises:
+        TypeError: if the activation is not piecewise linear as data.
         ValueError: from here, if `coordinates` is neither `"all"` nor positive; from `init`, if
             the parameters are not those of a network with one hidden layer; from `update`, if
             `params` or `batch` is missing or does not fit.
@@ -79,12 +81,17 @@ def mpd(
         >>> bool(state.loss < 0.2 * jnp.var(y))
         True
     """
-    if coordinates != "all" and (isinstance(coordinates, bool) or coordinates < 1):
+    if coordinates != "all" and (not _is_count(coordinates)):
         raise ValueError(
             f'coordinates must be "all" or a positive number of parameters a step, '
             f"got {coordinates!r}"
         )
-    key = jax.random.key(seed) if isinstance(seed, int) else seed
+    if not hasattr(activation, "kinks"):
+        raise TypeError(
+            f"activation must be a PiecewiseLinear, got {activation!r}: take one of "
+            "jaxmpd.ACTIVATIONS or make one with jaxmpd.piecewise_linear"
+        )
+    key = seed if _is_key(seed) else jax.random.key(operator.index(seed))
     key_data, impl = jax.random.key_data(key), jax.random.key_impl(key)
 
     def init(params: PyTree) -> MPDState:
@@ -142,6 +149,14 @@ _NO_PARAMS = (
 """optax's own message, which it does not export."""
 
 
+def _is_count(number: Any) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number >= 1
+
+
+def _is_key(seed: Any) -> bool:
+    return hasattr(seed, "dtype") and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key)
+
+
 def _is_masked_out(node: Any) -> bool:
     return isinstance(node, optax.MaskedNode)
 
@@ -182,8 +197,9 @@ def _hidden_and_output(params: PyTree) -> tuple[tuple[Layer, ...], Any]:
     layers, rebuild = as_layers(params)
     if len(layers) != 2:
         raise ValueError(
-            f"params has {len(layers)} layers of widths "
-            f"{[layer.kernel.shape for layer in layers]}: mpd needs one hidden layer and an output"
+            f"params has {len(layers)} layers with kernels of shapes "
+            f"{[layer.kernel.shape for layer in layers]}: mpd needs one hidden layer and an "
+            "output; train other networks with another optax optimiser"
         )
     dtypes = {jnp.result_type(leaf) for leaf in jax.tree.leaves(params)}
     if len(dtypes) != 1 or not all(jnp.issubdtype(dtype, jnp.floating) for dtype in dtypes):
@@ -223,10 +239,7 @@ def _as_batch(batch: Any, layers: tuple[Layer, ...]) -> Batch:
         )
     if inputs.shape[0] == 0:
         raise ValueError("batch holds no samples")
-    if weights is not None:
-        used = weights[:, None] > 0
-        inputs, targets = jnp.where(used, inputs, 0), jnp.where(used, targets, 0)
-    return Batch(inputs, targets, weights)
+    return without_padding(Batch(inputs, targets, weights))
 
 
 def _loss(params: PyTree, batch: Batch, activation: PiecewiseLinear) -> Float[Array, ""]:

@@ -95,6 +95,7 @@ def sweep(
         w, v, u = incoming[unit], outgoing[unit], x[row]
         z = _dot(w, x)
         line = expand_unit(z, u, weights * _dot(v, residual), weights * jnp.sum(v**2), activation)
+        # An infinite argmin, of a line without a minimum, makes the loss NaN: no move.
         new = w[row] + search(line).argmin
         moved = activation(z + (new - w[row]) * u) - activation(z)
         tried = residual + v[:, None] * moved

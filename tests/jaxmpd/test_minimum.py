@@ -152,3 +152,19 @@ def test_a_huge_sum_far_away_does_not_blur_what_is_near():
     """Prefix sums by blocks: a term of 1e20 must not take the digits of those before it."""
     terms = jnp.ones((1, 100)).at[0, 60].set(1e20)
     np.testing.assert_array_equal(primitives.cumsum(terms)[0, :60], np.arange(1, 61))
+
+
+@pytest.mark.parametrize("alpha", [1e-2, 1e-3, 1e-4, 0.0])
+def test_a_squared_error_always_has_a_minimum(alpha):
+    """The curvature of the outermost pieces, alpha squared of its parts, drowns in rounding."""
+    from jaxmpd.expansion import expand_unit
+
+    f = activations.leaky_hard_tanh(alpha)
+    pair = jax.jit(
+        lambda *a: (minimize_convex_pieces(expand_unit(*a, f)), minimize(expand_unit(*a, f)))
+    )
+    rng = np.random.default_rng(3)
+    for _ in range(12):
+        bucket, sort = pair(*squared_line(rng, 300, "plain", "float32"))
+        assert bool(sort.attained)
+        assert float(sort.gain) == pytest.approx(float(bucket.gain), rel=1e-2)
