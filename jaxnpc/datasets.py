@@ -4,6 +4,7 @@ import contextlib
 import csv
 import gzip
 import hashlib
+import io
 import math
 import os
 import urllib.request
@@ -18,6 +19,7 @@ from jaxtyping import Float, Shaped
 
 from jaxnpc.extras import require
 from jaxnpc.files import replacing
+from jaxnpc.prototypes import real_array
 
 PathLike = str | os.PathLike[str]
 
@@ -134,12 +136,10 @@ def read_idx(path: PathLike) -> Shaped[np.ndarray, "..."]:
 
 
 def flatten(points: Shaped[np.ndarray, "n ..."], labels: Any = None, metric: Any = None) -> Dataset:
-    """A data set of the points, one row each, of a float type (integers become float32)."""
-    points = np.asarray(points)
-    if not np.issubdtype(points.dtype, np.floating):
-        points = points.astype(np.float32)
+    """A data set of the points, one row each; integers become floats wide enough to hold them."""
+    points = real_array(points, "points")
     return Dataset(
-        points.reshape(len(points), -1),
+        points.reshape(len(points), math.prod(points.shape[1:])),
         None if labels is None else np.asarray(labels),
         points.shape[1:],
         metric,
@@ -149,8 +149,10 @@ def flatten(points: Shaped[np.ndarray, "n ..."], labels: Any = None, metric: Any
 def crop(dataset: Dataset, margin: int) -> Dataset:
     """Images without their outer `margin` pixels on each side: 28 x 28 becomes 26 x 26 with 1.
 
+    A learned metric keeps the columns of the pixels that stay.
+
     Raises:
-        ValueError: if the points are no images or too small.
+        ValueError: if the points are no images or too small, or the metric does not fit them.
 
     Example:
         >>> images = flatten(np.arange(16.0).reshape(1, 4, 4))
@@ -164,8 +166,19 @@ def crop(dataset: Dataset, margin: int) -> Dataset:
             f"margin {margin} cannot be cropped from points of shape {dataset.shape}: it must be "
             "at least 0 and leave a pixel of an image"
         )
-    images = dataset.points.reshape(-1, *dataset.shape)
-    return flatten(images[:, margin:-margin, margin:-margin], dataset.labels)
+
+    def inner(rows: Shaped[np.ndarray, "k d"]) -> Shaped[np.ndarray, "k ..."]:
+        return rows.reshape(-1, *dataset.shape)[:, margin:-margin, margin:-margin]
+
+    metric = dataset.metric
+    if metric is not None:
+        if metric.ndim != 2 or metric.shape[1] != dataset.points.shape[1]:
+            raise ValueError(
+                f"metric has shape {metric.shape}: give a matrix (m, {dataset.points.shape[1]}) "
+                f"for points of shape {dataset.shape}"
+            )
+        metric = inner(metric).reshape(len(metric), -1)
+    return flatten(inner(dataset.points), dataset.labels, metric)
 
 
 def download(
@@ -335,16 +348,16 @@ def read_csv(path: PathLike, target: str | None = None) -> Dataset:
             them exists. All other columns are coordinates.
 
     Returns:
-        The points, as float64, and the labels: integers where all of them are, else strings.
+        The points, as float64, and the labels: 64-bit integers where all of them are, else strings.
 
     Raises:
         OSError: if the file cannot be read.
-        ValueError: if it is empty, the column is missing, a row has another length or a cell is
-            not a number, naming its row and column.
+        ValueError: if it is empty or no CSV in UTF-8, the column is missing, a row has another
+            length or a cell is not a number, naming its row and column.
     """
-    rows = list(csv.reader(read_bytes(path).decode("utf-8-sig").splitlines()))
-    header = [name.strip() for name in rows[0]] if rows else []
-    body = [(line, row) for line, row in enumerate(rows[1:], start=2) if row]
+    lines = _csv_rows(path)
+    header = [name.strip() for name in lines[0][1]] if lines else []
+    body = [(line, row) for line, row in lines[1:] if row]
     if not body:
         raise ValueError(f"{path} has no rows below its header")
     if target is not None and target not in header:
@@ -363,9 +376,23 @@ def read_csv(path: PathLike, target: str | None = None) -> Dataset:
     if column is None:
         return flatten(points)
     labels = np.array([row[column].strip() for _, row in body])
-    with contextlib.suppress(ValueError):  # class names stay strings
+    with contextlib.suppress(ValueError, OverflowError):  # class names stay strings
         labels = labels.astype(np.int64)
     return flatten(points, labels)
+
+
+def _csv_rows(path: PathLike) -> list[tuple[int, list[str]]]:
+    """The rows of a CSV file, each with the number of the line that it ends on."""
+    try:
+        text = read_bytes(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not text in UTF-8: {error}; save it in that") from None
+    # Only csv may split lines: line breaks inside quotes, and Unicode's, belong to a cell.
+    reader = csv.reader(io.StringIO(text, newline=""))
+    try:
+        return [(reader.line_num, row) for row in reader]
+    except csv.Error as error:
+        raise ValueError(f"{path}, line {reader.line_num}: {error}") from None
 
 
 def _number(path: PathLike, line: int, column: str, cell: str) -> float:
@@ -405,7 +432,7 @@ def load(source: PathLike, target: str | None = None) -> Dataset:
 
     Raises:
         OSError: if the file is missing or cannot be read.
-        ValueError: if the kind of file is not known or its content is wrong.
+        ValueError: if the kind of file is not known, its content is wrong or it has no points.
 
     Example:
         >>> load("digits").labels[:3].tolist()
@@ -425,4 +452,10 @@ def load(source: PathLike, target: str | None = None) -> Dataset:
         )
     if not Path(source).is_file():
         raise FileNotFoundError(f"{name} does not exist")
-    return reader(source) if target is None else read_csv(source, target)
+    dataset = reader(source) if target is None else read_csv(source, target)
+    if 0 in dataset.points.shape:
+        raise ValueError(
+            f"{name} holds points of shape {(len(dataset.points), *dataset.shape)}: it needs at "
+            "least one point of at least one coordinate"
+        )
+    return dataset

@@ -90,6 +90,20 @@ def test_crop_refuses(images, margin):
         datasets.crop(datasets.flatten(*images), margin)
 
 
+def test_crop_keeps_the_metric_of_the_pixels_that_stay(images):
+    metric = np.random.default_rng(2).random((3, 16))
+    dataset = datasets.crop(datasets.flatten(*images, metric), 1)
+    np.testing.assert_array_equal(dataset.metric, metric[:, [5, 6, 9, 10]])
+    with pytest.raises(ValueError, match=r"metric has shape \(3, 4\)"):
+        datasets.crop(datasets.flatten(*images, dataset.metric), 1)
+
+
+def test_integers_keep_their_values():
+    large = np.array([[2**24 + 1, -(2**53) + 1]])
+    assert datasets.flatten(large).points.tolist() == large.tolist()
+    assert datasets.flatten(np.array([[2**24 - 1]])).points.dtype == np.float32
+
+
 def test_npz(tmp_path):
     rng = np.random.default_rng(1)
     prototypes, metric = rng.random((3, 2, 2)), rng.random((2, 4))
@@ -137,6 +151,35 @@ def test_csv(tmp_path):
     assert datasets.read_csv(path, "b").labels.tolist() == ["2e-1", "nan"]
     path.write_text("a,b\n1,2\n")
     assert datasets.read_csv(path).labels is None
+
+
+def test_csv_labels_are_kept_as_they_are(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes('x,class\r\n1,"a\nb"\r\n2,c\u2028d\r\n3,e'.encode())
+    assert datasets.read_csv(path).labels.tolist() == ["a\nb", "c\u2028d", "e"]
+    path.write_text("x,class\n1,99999999999999999999\n2,3\n")
+    assert datasets.read_csv(path).labels.tolist() == ["99999999999999999999", "3"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"x,y\n1,\xe9\n", "t.csv is not text in UTF-8"),
+        (b"x,y\n1,2\n1," + b"0" * 200_000, "t.csv, line 3: field larger"),
+        (b'x,class\n1,"a\nb"\noops,c\n', "t.csv, line 4, column 'x': 'oops'"),
+    ],
+)
+def test_csv_errors_name_the_file(tmp_path, content, message):
+    (tmp_path / "t.csv").write_bytes(content)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        datasets.read_csv(tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize("shape", [(0, 2), (0, 4, 4), (2, 0)])
+def test_no_points(tmp_path, shape):
+    np.savez(tmp_path / "e.npz", points=np.zeros(shape))
+    with pytest.raises(ValueError, match=rf"e\.npz holds points of shape {re.escape(str(shape))}"):
+        datasets.load(tmp_path / "e.npz")
 
 
 @pytest.mark.parametrize(
