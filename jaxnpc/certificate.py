@@ -3,6 +3,8 @@
 import csv
 import json
 import os
+import zipfile
+import zlib
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
@@ -115,7 +117,9 @@ def robust_accuracy(
     if len(certificate) == 0:
         raise ValueError("certificate has no points: a share of none is not defined")
     size = np.sort(certificate.upper if upper else certificate.radius)
-    return (len(size) - np.searchsorted(size, eps, side="right")) / len(size)
+    # Without a witness, a point is not broken at any radius, an infinite one included.
+    reached = size[np.isfinite(size)] if upper else size
+    return (len(size) - np.searchsorted(reached, eps, side="right")) / len(size)
 
 
 class Union(NamedTuple):
@@ -165,10 +169,12 @@ def union(certificates: Sequence[Certificate], radii: Sequence[float]) -> Union:
     eps = _radii(radii)
     first = certificates[0]
     for k, other in enumerate(certificates):
-        if not np.array_equal(other.label, first.label):
+        if not np.array_equal(other.label, first.label) or not np.array_equal(
+            other.predicted, first.predicted
+        ):
             raise ValueError(f"certificates[{k}] is not of the same points as certificates[0]")
     robust = [c.radius > e for c, e in zip(certificates, eps, strict=True)]
-    broken = [c.upper <= e for c, e in zip(certificates, eps, strict=True)]
+    broken = [np.isfinite(c.upper) & (c.upper <= e) for c, e in zip(certificates, eps, strict=True)]
     return Union(np.all(robust, axis=0), np.any(broken, axis=0))
 
 
@@ -212,24 +218,29 @@ def summary(certificate: Certificate, radii: Sequence[float] = ()) -> dict[str, 
         Settings, counts, medians and, per radius, the certified accuracy and its upper bound.
     """
     return {
-        "norm": _number(certificate.q),
+        "norm": json_number(certificate.q),
         **certificate.settings,
         "points": len(certificate),
         "clean_accuracy": certificate.clean_accuracy,
         "exact_share": float(np.mean(certificate.exact)),
-        "median_radius": _number(float(np.median(certificate.radius))),
-        "median_upper": _number(float(np.median(certificate.upper))),
+        "median_radius": json_number(float(np.median(certificate.radius))),
+        "median_upper": json_number(float(np.median(certificate.upper))),
         "subproblems": int(certificate.subproblems.sum()),
         "seconds": float(certificate.seconds.sum()),
         "robust_accuracy": [
             {
-                "radius": float(eps),
+                "radius": json_number(float(eps)),
                 "certified": float(robust_accuracy(certificate, eps)),
                 "upper": float(robust_accuracy(certificate, eps, upper=True)),
             }
             for eps in radii
         ],
     }
+
+
+def json_number(value: float) -> float | str:
+    """A number as JSON can hold it: infinities and NaN, which it lacks, as strings."""
+    return value if np.isfinite(value) else str(value)
 
 
 def save_json(certificate: Certificate, path: PathLike, radii: Sequence[float] = ()) -> None:
@@ -290,16 +301,20 @@ def load_npz(path: PathLike) -> Certificate:
         OSError: if the file cannot be read.
         ValueError: if it holds no certificate.
     """
-    with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
-        missing = sorted({*_ARRAYS, "classes", "q", "settings"} - set(archive.files))
-        if missing:
-            raise ValueError(f"{path} is no certificate: it lacks {', '.join(missing)}")
-        return Certificate(
-            **{name: archive[name] for name in _ARRAYS},
-            classes=tuple(archive["classes"].tolist()),
-            q=float(archive["q"]),
-            settings=json.loads(str(archive["settings"])),
-        )
+    wanted = {*_ARRAYS, "classes", "q", "settings"}
+    try:
+        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            found = {name: archive[name] for name in sorted(wanted.intersection(archive.files))}
+    except (AttributeError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{path} is no certificate, or a damaged one: {error}") from error
+    if missing := sorted(wanted - set(found)):
+        raise ValueError(f"{path} is no certificate: it lacks {', '.join(missing)}")
+    return Certificate(
+        **{name: found[name] for name in _ARRAYS},
+        classes=tuple(found["classes"].tolist()),
+        q=float(found["q"]),
+        settings=json.loads(str(found["settings"])),
+    )
 
 
 def _radii(radii: float | Sequence[float] | Float[np.ndarray, "*r"]) -> Float[np.ndarray, "*r"]:
@@ -307,10 +322,6 @@ def _radii(radii: float | Sequence[float] | Float[np.ndarray, "*r"]) -> Float[np
     if not np.all(eps >= 0):
         raise ValueError(f"radii must be at least 0, got {radii}")
     return eps
-
-
-def _number(value: float) -> float | str:
-    return value if np.isfinite(value) else str(value)
 
 
 _ARRAYS = tuple(f.name for f in fields(Certificate) if f.name not in ("classes", "q", "settings"))

@@ -4,6 +4,7 @@ import argparse
 import csv
 import json
 import math
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,8 +12,16 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from jaxnpc.certificate import Certificate, robust_accuracy, save_csv, save_npz, summary, union
-from jaxnpc.certify import METHODS, certify
+from jaxnpc.certificate import (
+    Certificate,
+    json_number,
+    robust_accuracy,
+    save_csv,
+    save_npz,
+    summary,
+    union,
+)
+from jaxnpc.certify import METHODS, certify, check_points
 from jaxnpc.datasets import Dataset, crop, load
 from jaxnpc.decisions import decide
 from jaxnpc.domains import Box, Domain, Unbounded
@@ -31,7 +40,12 @@ SOURCES = (
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that leaves the word about errors to `main`."""
+    """A parser that leaves the word about errors to `main` and takes all floats as values."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # argparse knows -1 and -.5 by itself, but takes -1e3 and -inf for options.
+        self._negative_number_matcher = re.compile(r"-(\d|\.\d|inf|nan)", re.IGNORECASE)
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage and leaving."""
@@ -114,8 +128,6 @@ def build_parser() -> Parser:
 
 def run_certify(arguments: argparse.Namespace) -> None:
     """Certify, then write everything."""
-    if arguments.limit is not None and arguments.limit < 1:
-        raise ValueError(f"--limit must be at least 1, got {arguments.limit}")
     if len(set(arguments.norms)) < len(arguments.norms):
         raise ValueError(f"--norms names one twice: {' '.join(arguments.norms)}")
     if any(not eps >= 0 for eps in arguments.radii):
@@ -150,8 +162,10 @@ def run_certify(arguments: argparse.Namespace) -> None:
 
 def run_predict(arguments: argparse.Namespace) -> None:
     """Predict, then write."""
+    if arguments.output.is_dir():
+        raise ValueError(f"--output {arguments.output} is a folder: name a file in it")
     classifier, data = read(arguments)
-    decision = decide(classifier, data.points)
+    decision = decide(classifier, check_points(classifier, data.points, Unbounded()))
     names = [None if k < 0 else classifier.classes[k] for k in decision.predicted]
     with replacing(arguments.output) as temporary, temporary.open("w", newline="") as stream:
         writer = csv.writer(stream)
@@ -166,6 +180,8 @@ def run_predict(arguments: argparse.Namespace) -> None:
 
 def read(arguments: argparse.Namespace) -> tuple[PrototypeClassifier, Dataset]:
     """The classifier and the points that the options name."""
+    if arguments.limit is not None and arguments.limit < 1:
+        raise ValueError(f"--limit must be at least 1, got {arguments.limit}")
     model, data = load(arguments.prototypes), load(arguments.data, arguments.target)
     if len(model.shape) > 1:
         model = crop(model, arguments.crop)
@@ -181,6 +197,11 @@ def read(arguments: argparse.Namespace) -> tuple[PrototypeClassifier, Dataset]:
         distance=NORMS[arguments.distance],
         metric=model.metric,
     )
+    if data.labels is not None:
+        # A file whose labels are all integers gives integers, one with a name among them strings.
+        known = {str(name): name for name in classifier.classes}
+        same = [known.get(str(label), label) for label in data.labels.tolist()]
+        data = data._replace(labels=np.array(same, object))
     return classifier, data
 
 
@@ -203,7 +224,7 @@ def union_summary(
         return None
     both = union(list(certificates.values()), radii)
     return {
-        "radii": dict(zip(certificates, radii, strict=True)),
+        "radii": {norm: json_number(eps) for norm, eps in zip(certificates, radii, strict=True)},
         "certified": both.certified,
         "upper": both.upper,
         "exact": both.exact,
@@ -237,7 +258,7 @@ def table(
         for line in lines
     ]
     if both is not None:
-        at = ", ".join(f"l{norm} {eps:g}" for norm, eps in both["radii"].items())
+        at = ", ".join(f"l{norm} {eps:g}" for norm, eps in zip(certificates, radii, strict=True))
         text.append(f"union of {at}: {_range(both['certified'], both['upper'])} %")
     return "\n".join(text)
 

@@ -124,6 +124,85 @@ def test_idx_images_cropped(tmp_path, capsys):
     assert again.clean_accuracy == 1
 
 
+def test_crop_keeps_a_learned_metric(tmp_path):
+    rng = np.random.default_rng(1)
+    prototypes, points, metric = rng.random((4, 4, 4)), rng.random((3, 4, 4)), rng.random((2, 16))
+    labels = np.array([0, 1, 0, 1])
+    np.savez(tmp_path / "p.npz", prototypes=prototypes, labels=labels, metric=metric)
+    np.savez(tmp_path / "x.npz", points=points, labels=labels[:3])
+    out = tmp_path / "out"
+    assert (
+        run("certify", "--prototypes", tmp_path / "p.npz", "--data", tmp_path / "x.npz",
+            "--crop", 1, "--output", out, "--quiet") == 0
+    )  # fmt: skip
+    inner = [5, 6, 9, 10]
+    classifier = prototype_classifier(
+        prototypes.reshape(4, 16)[:, inner], labels, metric=metric[:, inner]
+    )
+    direct = certify(classifier, points.reshape(3, 16)[:, inner], labels[:3])
+    saved = load_npz(out / "certificate_l2.npz")
+    np.testing.assert_allclose(saved.radius, direct.radius, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("box", "domain"), [(("-1e3", "1e3"), Box(-1e3, 1e3)), (("-inf", "1"), Box(-np.inf, 1))]
+)
+def test_all_negative_numbers_are_values(files, box, domain):
+    arguments = ("--prototypes", files / "p.npz", "--data", files / "x.npz", "--quiet")
+    assert run("certify", *arguments, "--box", *box, "--output", files / "out") == 0
+    saved = load_npz(files / "out" / "certificate_l2.npz")
+    direct = certify(prototype_classifier(PROTOTYPES, LABELS), POINTS, NAMES, domain=domain)
+    assert saved.settings == direct.settings
+    np.testing.assert_allclose(saved.radius, direct.radius, rtol=1e-6)
+
+
+def test_infinite_radii_are_strings_in_the_summary(files, capsys):
+    arguments = ("--prototypes", files / "p.npz", "--data", files / "x.npz", "--quiet")
+    how = ("--norms", 1, 2, "--radii", "inf", 0.1, "--output", files / "out")
+    assert run("certify", *arguments, *how) == 0
+    assert "union of l1 inf, l2 0.1" in capsys.readouterr().out
+
+    def refuse(word):
+        raise AssertionError(f"{word} is no JSON")
+
+    text = (files / "out" / "summary.json").read_text()
+    summary = json.loads(text, parse_constant=refuse)
+    assert summary["union"]["radii"] == {"1": "inf", "2": 0.1}
+    assert summary["norms"]["1"]["robust_accuracy"][0]["radius"] == "inf"
+
+
+@pytest.mark.parametrize(
+    ("prototypes", "data"), [(["1", "a"], [1, 1, 1]), ([1, 2], ["1", "1", "1"])]
+)
+def test_labels_compare_as_text_where_one_side_has_names(files, capsys, prototypes, data):
+    np.savez(files / "p.npz", prototypes=PROTOTYPES[:2], labels=prototypes)
+    np.savez(files / "x.npz", points=POINTS, labels=data)
+    arguments = ("--prototypes", files / "p.npz", "--data", files / "x.npz")
+    assert run("predict", *arguments, "--output", files / "y.csv") == 0
+    assert "accuracy 33.33 %" in capsys.readouterr().out
+    assert run("certify", *arguments, "--output", files / "out", "--quiet") == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--limit", "0"], "--limit must be at least 1, got 0"),
+        (["--limit", "-1"], "--limit must be at least 1, got -1"),
+        (["--data", "wide.npz"], "x has shape (2, 3), but the prototypes have 2 coordinates"),
+        (["--output", "."], "--output . is a folder"),
+    ],
+)
+def test_predict_refuses(files, monkeypatch, capsys, options, message):
+    monkeypatch.chdir(files)
+    np.savez("wide.npz", points=np.zeros((2, 3)))
+    before = sorted(files.iterdir())
+    assert run("predict", "--prototypes", "p.npz", "--data", "x.npz", *options) == 2
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert shown.count("\n") == 1
+    assert sorted(files.iterdir()) == before
+
+
 def test_resume(files, monkeypatch, capsys):
     arguments = (
         "certify", "--prototypes", files / "p.npz", "--data", files / "x.npz", "--chunk", 1,
