@@ -87,8 +87,10 @@ def prepare(
         )
     for name in targets:
         if table.is_category(name) or name in categories:
+            cell = str(table.cells(name)[0])
             raise ValueError(
-                f"{table.source}: the target {name!r} holds categories, not numbers to predict"
+                f"{table.source}: the target {name!r} holds categories, such as {cell!r}, not "
+                "numbers to predict; choose another, or write numbers as 1.5"
             )
         varied(table, name, table.numbers(name).tolist())
     inputs = tuple(Column.of(table, name, name in categories) for name in names)
