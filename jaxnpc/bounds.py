@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 from jaxnpc import rounding
 from jaxnpc.best_first import Found, search
+from jaxnpc.distances import named_norm
 from jaxnpc.domains import Domain, Unbounded, check, check_inside
 from jaxnpc.pairwise.table import is_exact
 from jaxnpc.proofs import distance_bounds, prove_pairs
@@ -105,8 +106,7 @@ def lower_bounds(
     """
     if callable(classifier.distance):
         raise ValueError("distance is a callable: give a norm, or use margin_bounds")
-    if q not in (1, 2, np.inf):
-        raise ValueError(f"q must be 1, 2 or float('inf'), got {q!r}")
+    named_norm(q, "q")
     if selection not in ("all", "nearest"):
         raise ValueError(f'selection must be "all" or "nearest", got {selection!r}')
     points, classes = _checked(classifier, x, labels)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
+from numbers import Real
 from typing import NamedTuple
 
 import jax
@@ -39,13 +40,18 @@ DUAL: dict[float, float] = {1: math.inf, 2: 2, math.inf: 1}
 """q* with 1/q + 1/q* = 1."""
 
 
+def is_norm(p: object) -> bool:
+    """Whether that is 1, 2 or infinity, as a number and not in an array."""
+    return isinstance(p, Real) and p in NORMS
+
+
 def named_norm(p: float, name: str) -> Norm:
     """The norm of that p.
 
     Raises:
         ValueError: if p is none of 1, 2 and infinity, naming the argument.
     """
-    if p not in NORMS:
+    if not is_norm(p):
         raise ValueError(f"{name} must be 1, 2 or float('inf'), got {p!r}")
     return NORMS[p]
 

@@ -1,6 +1,7 @@
 """Where inputs live: the set X over which adversarial points are sought."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -72,7 +73,7 @@ def check(domain: Any, dimension: int, name: str = "domain") -> Domain:
         name: the argument's name, for the message.
 
     Returns:
-        The domain.
+        The domain, its bounds as arrays where they were sequences.
 
     Raises:
         TypeError: if it is no domain.
@@ -98,7 +99,8 @@ def check(domain: Any, dimension: int, name: str = "domain") -> Domain:
             f"{name} is empty: lower {lower.flat[at]} exceeds upper {upper.flat[at]} at "
             f"coordinate {at}"
         )
-    return domain
+    lists = {s: b for s, b in bounds.items() if isinstance(getattr(domain, s), Sequence)}
+    return replace(domain, **lists) if lists else domain
 
 
 def check_inside(x: Float[np.ndarray, "n d"], domain: Domain, name: str = "x") -> None:
@@ -116,7 +118,8 @@ def check_inside(x: Float[np.ndarray, "n d"], domain: Domain, name: str = "x") -
         return
     x = np.asarray(x)
     # A bound such as 0.1 means its rounded value to float32 points, which cannot meet it closer.
-    lower, upper = (np.asarray(bound).astype(x.dtype) for bound in (domain.lower, domain.upper))
+    with np.errstate(over="ignore"):  # beyond the points' precision there is no bound
+        lower, upper = (np.asarray(bound).astype(x.dtype) for bound in (domain.lower, domain.upper))
     outside = ((x < lower) | (x > upper)) & np.isfinite(x).all(axis=-1, keepdims=True)
     if not outside.any():
         return

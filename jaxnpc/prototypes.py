@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from jaxnpc.distances import NORMS, choosing_distances, length, pairwise
+from jaxnpc.distances import choosing_distances, is_norm, length, pairwise
 
 Distance = Callable[[Float[Array, "n *shape"], Float[Array, "K *shape"]], Float[Array, "n K"]]
 
@@ -87,7 +87,7 @@ def prototype_classifier(
     References:
         Schneider, Biehl, Hammer: Adaptive relevance matrices in learning vector quantization, 2009.
     """
-    if not callable(distance) and distance not in NORMS:
+    if not callable(distance) and not is_norm(distance):
         raise ValueError(
             f"distance must be 1, 2, float('inf') or a function of points and prototypes, got "
             f"{distance!r}"
@@ -242,8 +242,10 @@ def _nearest_classes(
         row, k = np.nonzero(np.asarray(candidates)[:count])
         nearest = np.full((count, len(classifier.classes)), np.inf)
         for part in np.array_split(np.arange(len(row)), -(-len(row) // PAIRS) or 1):
-            gap = np.subtract(wide[row[part]], w[k[part]], dtype=np.float64)
-            np.minimum.at(nearest, (row[part], labels[k[part]]), np.linalg.norm(gap, ord=p, axis=1))
+            with np.errstate(over="ignore", invalid="ignore"):  # so far away that none is nearest
+                gap = np.subtract(wide[row[part]], w[k[part]], dtype=np.float64)
+                size = np.linalg.norm(gap, ord=p, axis=1)
+            np.fmin.at(nearest, (row[part], labels[k[part]]), size)
         chosen.append(nearest.argmin(axis=1))
     return chosen
 
@@ -254,7 +256,8 @@ def linear_image(
     """Points in float64 under the metric's map, or as they are without one."""
     if classifier.metric is None:
         return np.asarray(x)
-    return np.asarray(x, np.float64) @ np.asarray(classifier.metric, np.float64).T
+    with np.errstate(over="ignore", invalid="ignore"):  # beyond float64: of that nothing is known
+        return np.asarray(x, np.float64) @ np.asarray(classifier.metric, np.float64).T
 
 
 def rounded_by(wide: Float[np.ndarray, "n d"], narrow: ArrayLike, p: float) -> float:
@@ -297,20 +300,30 @@ def as_points(classifier: PrototypeClassifier, x: AnyArray) -> AnyArray:
 
 
 def real_array(x: Any, name: str) -> np.ndarray:
-    """Numbers as a NumPy array of a floating-point type.
+    """Numbers as a NumPy array of float32 or float64, in the machine's byte order.
+
+    No value changes but those of a type wider than float64, which are rounded to it.
 
     Raises:
         TypeError: if they are not real numbers, naming the argument.
+        ValueError: if an integer is so large that float64 need not hold it.
     """
     try:
         x = np.asarray(x)
     except ValueError as error:  # rows of different lengths
         raise TypeError(f"{name} must be an array of real numbers: {error}") from None
     if np.issubdtype(x.dtype, np.integer):
-        return x.astype(np.float32 if np.abs(x).max(initial=0) < 2**24 else np.float64)
+        largest = max(int(x.max(initial=0)), -int(x.min(initial=0)))
+        if largest > 2**53:
+            raise ValueError(
+                f"{name} holds an integer of size {largest}, beyond the 2**53 up to which float64 "
+                "is exact: subtract an offset, or convert to float64 where rounding does not matter"
+            )
+        return x.astype(np.float32 if largest < 2**24 else np.float64)
     if not np.issubdtype(x.dtype, np.floating) and x.dtype != jnp.bfloat16:
         raise TypeError(f"{name} must hold real numbers, got dtype {x.dtype}")
-    return x if x.dtype in (np.float32, np.float64) else x.astype(np.float32)
+    with np.errstate(over="ignore"):  # of a wider type: infinite, as any point out of range
+        return x.astype(np.float32 if x.dtype.itemsize <= 4 else np.float64, copy=False)
 
 
 def finite_rows(x: Float[np.ndarray, "n *d"]) -> Bool[np.ndarray, " n"]:
@@ -382,11 +395,17 @@ def _plain(label: Any) -> Any:
 
 
 def _finite(x: np.ndarray, name: str) -> Array:
-    array = jnp.asarray(x)
+    with np.errstate(over="ignore"):
+        array = jnp.asarray(x)
     bad = np.argwhere(~np.isfinite(np.asarray(array)))
     if len(bad):
         at = tuple(int(i) for i in bad[0])
-        raise ValueError(f"{name}{list(at)} is {x[at]}: every entry must be finite")
+        reason = (
+            f"beyond {array.dtype}: scale the data, or enable JAX's x64"
+            if np.isfinite(x[at])
+            else "every entry must be finite"
+        )
+        raise ValueError(f"{name}{list(at)} is {x[at]}: {reason}")
     return array
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from jaxtyping import ArrayLike, Bool, Float, Int
 
+from jaxnpc.distances import named_norm
 from jaxnpc.domains import Box, Domain, check, check_inside
 from jaxnpc.exact.closed import Clipped
 from jaxnpc.exact.euclidean import HalfSpaces
@@ -68,7 +69,7 @@ def minimal_perturbation(
     *,
     q: float,
     domain: Domain,
-    upper: Float[ArrayLike, " n"] | None = None,
+    upper: Float[ArrayLike, "*n"] | None = None,
     tolerance: float = 1e-6,
     seconds: float = math.inf,
     problem: Problem | None = None,
@@ -83,8 +84,8 @@ def minimal_perturbation(
         labels: their classes, indices into the classifier's.
         q: the norm of the perturbation: 1, 2 or infinity.
         domain: where inputs live.
-        upper: radii beyond which nothing need be found, one a point: the search for a point ends
-            once its lower bound reaches that.
+        upper: radii beyond which nothing need be found, one a point or one for all: the search for
+            a point ends once its lower bound reaches that.
         tolerance: the relative gap up to which a radius counts as exact.
         seconds: the time after which to stop with what has been proved.
         problem: what `prepare` gave for this classifier and q, to spare repeating it.
@@ -122,7 +123,7 @@ def minimal_perturbation(
         subproblems=np.zeros(n, int),
         exact=np.ones(n, bool),
     )
-    limit = np.full(n, np.inf) if upper is None else np.asarray(upper, np.float64)
+    limit = np.broadcast_to(np.asarray(np.inf if upper is None else upper, np.float64), n)
     multipliers: list[dict[int, float]] = [{} for _ in range(n)]
     proper = np.flatnonzero(np.isfinite(z).all(axis=1))
     count = max(1, min(CHUNK, TABLE // len(classifier.prototypes)))
@@ -310,6 +311,7 @@ def prepare(classifier: PrototypeClassifier, q: float) -> Problem:
     Raises:
         ValueError: if the distance and q have no exact method.
     """
+    named_norm(q, "q")
     prototypes = np.asarray(classifier.prototypes, np.float64)
     prototypes = prototypes.reshape(len(prototypes), -1)
     labels = np.asarray(classifier.labels)
@@ -331,7 +333,8 @@ def _checked(
     labels: Int[ArrayLike, " n"],
     domain: Domain,
 ) -> tuple[Float[np.ndarray, "n d"], Int[np.ndarray, " n"]]:
-    z = as_points(classifier, real_array(points, "points")).reshape(len(np.asarray(points)), -1)
+    z = as_points(classifier, real_array(points, "points"))
+    z = z.reshape(len(z), math.prod(z.shape[1:]))
     check_inside(z, check(domain, z.shape[1]), "points")
     y = np.asarray(labels)
     if y.shape != (len(z),) or not np.issubdtype(y.dtype, np.integer):

@@ -6,7 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from jaxnpc.domains import Box, Domain, Unbounded
+from jaxnpc.distances import is_norm
+from jaxnpc.domains import Box, Domain, Unbounded, check
 from jaxnpc.pairwise import l1, l2, linf, proofs
 from jaxnpc.pairwise.frame import PairRadius, Vector
 
@@ -68,7 +69,7 @@ def cell(p: float, q: float, domain: Domain | type) -> Cell:
         ValueError: if there is none, naming p, q and the domain.
     """
     kind = domain if isinstance(domain, type) else type(domain)
-    if (p, q, kind) not in TABLE:
+    if not (is_norm(p) and is_norm(q)) or (p, q, kind) not in TABLE:
         known = sorted({(p, q) for p, q, _ in TABLE})
         raise ValueError(
             f"no pair radius for p = {p!r}, q = {q!r} on {kind.__name__}: known are (p, q) in "
@@ -144,7 +145,9 @@ def prove(
         admissible point flips the pair.
 
     Raises:
-        ValueError: if the table has no such cell, or the shapes differ.
+        TypeError: if the domain is none.
+        ValueError: if the table has no such cell, the shapes differ, or the domain is empty, holds
+            a NaN or is of another dimension.
 
     Example:
         >>> z, w_i, w_j = (np.array([[x, 0.0]], np.float32) for x in (0.1, 0.2, 0.7))
@@ -158,6 +161,7 @@ def prove(
     if len(set(shapes)) > 1 or points[0].ndim != 2:
         raise ValueError(f"z, w_i and w_j have shapes {shapes}: give three arrays of one (n, d)")
     n, d = shapes[0]
+    domain = check(domain, d)
     radii = np.zeros(n)
     finite = np.flatnonzero(np.isfinite(np.concatenate(points, axis=-1)).all(axis=-1))
     # Chunks whose temporaries stay in the cache are several times faster.

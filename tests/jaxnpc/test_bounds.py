@@ -410,3 +410,12 @@ def test_1_nn_over_sixty_thousand_images_fits_four_gib():
     unit = 1 if sys.platform == "darwin" else 1024
     assert int(done.stdout) * unit < 4 * 2**30
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss > 0
+
+
+def test_a_box_of_lists_and_a_norm_in_an_array():
+    classifier = prototype_classifier([[0.0, 0.0], [1.0, 0.0]], ["a", "b"])
+    x, label = [[0.25, 0.25]], [0]
+    boxed = lower_bounds(classifier, x, label, domain=Box([0, 0], [1, 1]))
+    assert boxed.radius[0] == pytest.approx(0.25)
+    with pytest.raises(ValueError, match=r"q must be 1, 2 or float\('inf'\), got array"):
+        lower_bounds(classifier, x, label, q=np.array([2]))

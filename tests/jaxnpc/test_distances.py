@@ -118,3 +118,9 @@ def test_length_has_finite_gradients_at_zero():
         assert np.isfinite(gradient).all()
     with pytest.raises(ValueError, match="got 0"):
         distances.length(jnp.zeros(3), 0)
+
+
+@pytest.mark.parametrize("p", [np.array([2]), np.array(2), jnp.array(2), "2", None, 3])
+def test_what_is_no_norm_is_named(p):
+    with pytest.raises(ValueError, match="q must be 1, 2 or float"):
+        distances.named_norm(p, "q")

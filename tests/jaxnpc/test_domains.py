@@ -86,3 +86,12 @@ def test_a_float32_point_on_a_float64_wall_is_inside():
     for wall in (0.1, 0.7):
         check_inside(np.full((1, 2), wall, np.float32), Box(-wall, wall))
         check_inside(np.full((1, 2), wall, np.float32), Box(wall, 1.0))
+
+
+def test_bounds_may_be_lists():
+    box = check(Box([0, 0], [1, 2]), 2)
+    assert box.contains(jnp.array([[1.0, 2.0], [2.0, 1.0]])).tolist() == [True, False]
+
+
+def test_bounds_beyond_the_points_precision_are_none():
+    check_inside(np.array([[3e38, -3e38]], np.float32), Box(-1e300, 1e300))

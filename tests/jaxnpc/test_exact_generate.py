@@ -250,7 +250,7 @@ def two():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"q": 3}, "q = 3"),
+        ({"q": 3}, "q must be .* got 3"),
         ({"points": [[0.0]]}, r"\(1, 1\)"),
         ({"labels": [2]}, "contains 2"),
         ({"labels": [0, 1]}, r"shape \(2,\)"),
@@ -299,3 +299,17 @@ def test_the_range_of_float32_and_beyond(q):
     # Squares overflow: nothing is proved, and nothing breaks.
     far = minimal_perturbation(classifier, 1e300 * z.astype(float), y, q=q, domain=Unbounded())
     np.testing.assert_array_equal(far.lower, 0)
+
+
+def test_no_points_one_limit_for_all_and_a_norm_in_an_array():
+    classifier = prototype_classifier([[0.0, 0.0], [1.0, 0.0]], [0, 1])
+    none = minimal_perturbation(
+        classifier, np.zeros((0, 2)), np.zeros(0, int), q=2, domain=Unbounded()
+    )
+    assert none.lower.shape == (0,)
+    assert none.witness.shape == (0, 2)
+    points, labels = np.array([[0.25, 0.0], [0.125, 0.0]]), np.zeros(2, int)
+    limited = minimal_perturbation(classifier, points, labels, q=2, domain=Unbounded(), upper=0.125)
+    assert np.all(limited.lower >= 0.125)
+    with pytest.raises(ValueError, match="q must be 1, 2 or float"):
+        minimal_perturbation(classifier, points, labels, q=np.array([2]), domain=Unbounded())

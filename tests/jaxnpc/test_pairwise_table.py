@@ -234,3 +234,18 @@ def test_unknown_cells_and_shapes_that_do_not_fit_are_named():
 def test_only_the_two_hard_cells_are_bounds():
     assert {(p, q) for p, q, kind in TABLE if not TABLE[p, q, kind].exact} == {(1, 1), (1, 2)}
     assert len(TABLE) == 18
+
+
+@pytest.mark.parametrize(
+    ("q", "domain", "error", "message"),
+    [
+        (2, Box(np.zeros(3), 1), ValueError, r"domain.lower has shape \(3,\)"),
+        (2, Box(1, 0), ValueError, "domain is empty"),
+        (2, Box(0, np.nan), ValueError, "domain.upper holds NaN"),
+        (np.array([2]), Box(), ValueError, "no pair radius for p = 2"),
+    ],
+)
+def test_prove_refuses_what_does_not_fit(q, domain, error, message):
+    z = np.zeros((1, 2))
+    with pytest.raises(error, match=message):
+        prove(z, z, z + 1, p=2, q=q, domain=domain)

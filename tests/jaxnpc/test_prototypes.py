@@ -203,6 +203,18 @@ def test_it_is_a_pytree_that_jits_without_folding():
         ((SQUARE, [0, 1, 0, 5]), {"classes": [0, 1]}, ValueError, "label 5 is not in classes"),
         ((SQUARE, [0, 1, 0, 1]), {"classes": [0, 1, 1]}, ValueError, "names one class twice"),
         ((SQUARE, [0, 1, 0, 1]), {"distance": 3}, ValueError, "distance must be 1, 2, .* got 3"),
+        (
+            (SQUARE, [0, 1, 0, 1]),
+            {"distance": np.array([2])},
+            ValueError,
+            r"distance must be .* got array\(\[2\]\)",
+        ),
+        (
+            (np.multiply(SQUARE, 1e39, dtype=float), [0, 1, 0, 1]),
+            {},
+            ValueError,
+            r"prototypes\[1, 1\] is 2e\+39: beyond float32",
+        ),
         ((SQUARE, [0, 1, 0, 1]), {"metric": np.eye(3)}, ValueError, r"metric has shape \(3, 3\)"),
         (
             (SQUARE, [0, 1, 0, 1]),
@@ -233,3 +245,35 @@ def test_errors_about_points_and_labels():
         predict(classifier, np.array([["a", "b"]]))
     with pytest.raises(ValueError, match="label 'c' of point 1 is none of the classes"):
         class_indices(classifier, ["a", "c"])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kept"),
+    [
+        (">f8", np.float64),
+        (np.longdouble, np.float64),
+        (">f4", np.float32),
+        (np.float16, np.float32),
+        (jnp.bfloat16, np.float32),
+        (">i4", np.float32),
+    ],
+)
+def test_numbers_keep_their_values_in_whatever_type_they_come(dtype, kept):
+    x = np.array([[0.1, 0.7], [3.0, 5.0]]).astype(dtype)
+    real = prototypes.real_array(x, "x")
+    assert real.dtype == np.dtype(kept)
+    assert real.dtype.isnative
+    np.testing.assert_array_equal(real, x.astype(np.float64))
+
+
+@pytest.mark.parametrize("value", [2**53 + 1, -(2**63), 2**64 - 1])
+def test_integers_that_float64_cannot_hold_are_refused(value):
+    with pytest.raises(ValueError, match=f"x holds an integer of size {abs(value)}"):
+        prototypes.real_array(np.array([[value]]), "x")
+
+
+@pytest.mark.parametrize("metric", [None, np.eye(2) * 1e10])
+def test_points_whose_distances_overflow_raise_no_warning(metric):
+    classifier = prototype_classifier(SQUARE, ["a", "a", "b", "b"], metric=metric)
+    far = np.array([[1e200, 0], [1e308, -1e308], [1.5, 0]])
+    assert predict(classifier, far)[2] == "b"
