@@ -7,6 +7,7 @@ import time
 from collections.abc import Hashable, Iterable
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike, Bool, Float, Int
 from tqdm import tqdm
@@ -17,11 +18,21 @@ from jaxnpc.decisions import decide, left
 from jaxnpc.distances import named_norm
 from jaxnpc.domains import Box, Domain, Unbounded, check, check_inside
 from jaxnpc.methods import EXACT, FALLBACK, METHODS, Found, Method
-from jaxnpc.prototypes import PrototypeClassifier, as_points, class_indices, real_array
-from jaxnpc.witnesses import gap, just_outside, pull_back
+from jaxnpc.prototypes import (
+    PrototypeClassifier,
+    as_points,
+    class_indices,
+    distances,
+    real_array,
+)
+from jaxnpc.witnesses import admissible, gap, just_outside, pull_back
 
 RESOLUTION = 1e-11
-"""How close to a boundary float64 can tell on which side a point lies, relative to its size."""
+"""How close to a boundary float64 can tell on which side a point lies, relative to the distances to
+the two prototypes that it separates."""
+
+SAMPLE = 8
+"""How many points' distances tell one callable distance from another."""
 
 
 def certify(
@@ -87,6 +98,7 @@ def certify(
     """
     domain = Unbounded() if domain is None else domain
     points = check_points(classifier, x, domain)
+    domain = check(domain, math.prod(points.shape[1:]))
     plan = _plan(classifier, q, domain, method, strict, tolerance)
     label = None if labels is None else check_labels(classifier, labels, len(points))
     if chunk < 1:
@@ -105,7 +117,9 @@ def certify(
             part = done.load(start)
             if part is None:
                 wanted = None if label is None else label[rows]
-                part = _certify_chunk(classifier, points[rows], wanted, plan, compute)
+                # Distances that exceed float64 prove nothing, which is an answer.
+                with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                    part = _certify_chunk(classifier, points[rows], wanted, plan, compute)
                 done.save(start, part)
             parts.append(part)
             bar.update(len(part))
@@ -126,7 +140,8 @@ def check_points(
     points = as_points(classifier, real_array(x, "x"))
     if not len(points):
         raise ValueError(f"x has shape {points.shape}: give at least one point")
-    check_inside(points, check(domain, points.shape[-1]))
+    flat = points.reshape(len(points), -1)
+    check_inside(flat, check(domain, flat.shape[1]))
     return points
 
 
@@ -151,9 +166,14 @@ def agrees(
     tolerance: float,
     scale: Float[np.ndarray, " n"],
 ) -> Bool[np.ndarray, " n"]:
-    """Whether bounds meet: relatively, or as closely as float64 can tell at points of that size."""
+    """Whether bounds meet: relatively, or as closely as float64 can tell at distances `scale`.
+
+    Beside a positive radius that resolution excuses a gap of a hundredth at most.
+    """
+    resolved = np.where(np.isfinite(scale), RESOLUTION * scale, 0.0)
+    excused = np.where(radius > 0, np.minimum(resolved, upper / 100), resolved)
     with np.errstate(invalid="ignore"):  # infinity - infinity
-        close = upper - radius <= np.maximum(tolerance * upper, RESOLUTION * scale)
+        close = upper - radius <= np.maximum(tolerance * upper, excused)
     return np.where(np.isinf(upper), np.isinf(radius), close)
 
 
@@ -165,6 +185,9 @@ def _fingerprint(
     chunk: int,
 ) -> str:
     ends = () if isinstance(plan.domain, Unbounded) else (plan.domain.lower, plan.domain.upper)
+    # A function has no content to hash but what it returns.
+    some = jnp.asarray(points[:SAMPLE])
+    values = distances(classifier, some) if callable(classifier.distance) else None
     return fingerprint(
         classifier.prototypes,
         classifier.labels,
@@ -172,6 +195,7 @@ def _fingerprint(
         *(np.asarray(end, np.float64) for end in ends),
         points,
         label,
+        values,
         {**plan.settings(classifier), "q": plan.q, "chunk": chunk},
     )
 
@@ -251,8 +275,8 @@ def _certify_chunk(
         found = compute(points[rows], label[rows])
         radius[rows], pair[rows], subproblems[rows] = found.radius, found.pair, found.subproblems
         upper[rows], witness[rows] = _witnesses(classifier, wide[rows], label[rows], found, plan)
-    weight = [np.abs(v).reshape(len(v), -1).sum(axis=1) for v in (wide, classifier.prototypes)]
-    scale = weight[0] + weight[1].max()
+    between = wide[:, None] - np.asarray(classifier.prototypes)[pair]
+    scale = np.where(pair >= 0, np.abs(between).reshape(n, 2, -1).sum(axis=2), 0).sum(axis=1)
     exact = agrees(radius, upper, tolerance=plan.tolerance, scale=scale)
     return Certificate(
         radius=radius,
@@ -287,7 +311,9 @@ def _witnesses(
     size = gap(outside, z, plan.q)
     far = size > found.radius[rows] * (1 + plan.tolerance)
     if far.any():
-        outside[far] = pull_back(classifier, z[far], outside[far], y[far], rivals=rivals[far])
+        # Rounded to float32, a point on a wall may lie beyond it: the segment must not.
+        inside = admissible(z[far], plan.domain)
+        outside[far] = pull_back(classifier, inside, outside[far], y[far], rivals=rivals[far])
         size = gap(outside, z, plan.q)
     upper[rows], witness[rows] = size, outside
     return upper, witness

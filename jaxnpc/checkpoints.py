@@ -50,14 +50,17 @@ class Checkpoints:
         return Path(self.folder) / f"points-{start:09d}.npz"
 
     def load(self, start: int) -> Certificate | None:
-        """The chunk that begins with the point `start`, if it is there.
+        """The chunk that begins with the point `start`, if it is there and not damaged.
 
         Raises:
             ValueError: if it belongs to another run.
         """
         if self.folder is None or not self.path(start).is_file():
             return None
-        part = load_npz(self.path(start))
+        try:
+            part = load_npz(self.path(start))
+        except ValueError:  # garbage, to be written anew
+            return None
         if part.settings.get("run") != self.run:
             raise ValueError(
                 f"checkpoint {os.fspath(self.folder)!r} belongs to a run with another classifier, "

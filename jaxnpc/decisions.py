@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxnpc.distances import pairwise, rounding, squared_l2, squared_l2_error
-from jaxnpc.prototypes import PrototypeClassifier, padded_blocks
+from jaxnpc.prototypes import PrototypeClassifier, finite_rows, padded_blocks
 
 BLOCK = 1 << 22
 """How many distances are held at a time."""
@@ -24,7 +24,8 @@ class Decision(NamedTuple):
 
     Attributes:
         predicted: the class of the closest prototype, in a tie the class that comes first; -1
-            where the point is not finite.
+            where the point is not finite. Where distances exceed float64 it is the closest one
+            whose distance does not, if any.
         certain: whether exact arithmetic would give the same and no tie.
         lower: a lower bound, for each class, of the distance to its closest prototype, up to a
             monotone function that is the same for all classes of a point.
@@ -65,13 +66,16 @@ def decide(classifier: PrototypeClassifier, points: Float[np.ndarray, "n *d"]) -
         >>> decision.predicted.tolist(), decision.certain.tolist()
         ([0, 0], [True, False])
     """
+    finite = finite_rows(np.asarray(points, np.float64))
     points, spread, prepared = _prepare(classifier, points)
     size = 1 << max(0, (BLOCK // len(prepared.prototypes)).bit_length() - 1)
     blocks, begin = [], 0
     for block, count in padded_blocks(points, size):
         blocks.append(_decide(prepared, block, count, spread[begin : begin + count]))
         begin += count
-    return Decision(*(np.concatenate(field) for field in zip(*blocks, strict=True)))
+    decision = Decision(*(np.concatenate(field) for field in zip(*blocks, strict=True)))
+    predicted = np.where(finite, decision.predicted, -1)
+    return decision._replace(predicted=predicted, certain=decision.certain & finite)
 
 
 def leaves(
@@ -246,7 +250,8 @@ def _refined(
     rows, columns = np.nonzero(lower <= limit[:, None])
     for part in np.array_split(np.arange(len(rows)), len(rows) // PAIRS + 1):
         at = rows[part], columns[part]
-        values = np.square(points[at[0]] - prototypes[at[1]]).sum(axis=1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = np.square(points[at[0]] - prototypes[at[1]]).sum(axis=1)
         error = values * _relative(points) + _tiny(points)
         lower[at], upper[at] = values - error, values + error
     return lower, upper
@@ -267,14 +272,19 @@ def _compare(
     upper: Float[np.ndarray, "n K"],
     starts: Int[np.ndarray, " C"],
 ) -> Decision:
-    lower, upper = (np.minimum.reduceat(v, starts, axis=1) for v in (lower, upper))
-    index = np.argmin(lower + upper, axis=1)
+    # NaN comes of distances that exceed float64, of which nothing is known.
+    with np.errstate(over="ignore", invalid="ignore"):
+        lower = np.minimum.reduceat(lower, starts, axis=1)
+        upper = np.fmin.reduceat(upper, starts, axis=1)
+        lower = np.where(np.isnan(lower), -np.inf, lower)
+        upper = np.where(np.isnan(upper), np.inf, upper)
+        middle = lower + upper
+    index = np.argmin(np.where(np.isnan(middle), np.inf, middle), axis=1)
     rows = np.arange(len(lower))
     others = lower.copy()
     others[rows, index] = np.inf
     certain = upper[rows, index] < others.min(axis=1)
-    predicted = np.where(np.isfinite(upper).all(axis=1), index, -1)
-    return Decision(predicted, certain & (predicted >= 0), lower, upper)
+    return Decision(index, certain, lower, upper)
 
 
 def _float64() -> contextlib.ExitStack:

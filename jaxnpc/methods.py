@@ -71,7 +71,7 @@ def _margin(classifier: PrototypeClassifier, q: float, domain: Domain) -> Method
         result = margin_bounds(classifier, points, label)
         radius = result.radius
         if steepness is not None:
-            radius = rounding.down(radius / steepness)
+            radius = np.maximum(rounding.down(radius / steepness), 0.0)
         rivals = np.asarray(classifier.prototypes, np.float64)[result.pair[:, 1]]
         return Found(radius, rivals, result.pair, result.evaluated)
 
@@ -91,8 +91,9 @@ def _steepness(classifier: PrototypeClassifier, q: float) -> float:
         2: np.linalg.norm(a, 2),
         math.inf: np.linalg.norm(np.abs(a).sum(axis=1)),  # an upper bound: the least c is NP-hard
     }[q]
-    # The norms are computed backward stably: a relative error far below this.
-    return float(c) * (1 + 1e-9)
+    # The norms are computed backward stably, but for squares that are flushed to 0: an error far
+    # below this, which also is the steepness of a map to a single point.
+    return float(c) * (1 + 1e-9) + a.size * 1e-150
 
 
 METHODS: dict[str, Callable[[PrototypeClassifier, float, Domain], Method]] = {

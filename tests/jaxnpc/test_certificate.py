@@ -141,3 +141,29 @@ def test_clean_accuracy_of_points_that_are_none():
     c = dataclasses.replace(make([0, 1]), predicted=np.array([-1, 0]), label=np.array([-1, 0]))
     assert c.clean_accuracy == 0.5
     assert c.name(-1) is None
+
+
+def test_what_no_witness_breaks_stands_at_every_radius():
+    c = make([1, 2, math.inf], [1, math.inf, math.inf])
+    assert cert.robust_accuracy(c, [0.5, math.inf], upper=True).tolist() == [
+        1,
+        pytest.approx(2 / 3),
+    ]
+    assert cert.union([c], [math.inf]).broken.tolist() == [True, False, False]
+
+
+def test_union_refuses_other_points_of_the_same_labels():
+    a, b = make([1]), dataclasses.replace(make([1]), predicted=np.array([1]))
+    with pytest.raises(ValueError, match=r"certificates\[1\] is not of the same points"):
+        cert.union([a, b], [1, 1])
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda b: b"", lambda b: b"garbage", lambda b: b[: len(b) // 2]]
+)
+def test_a_damaged_file_is_named(tmp_path, damage):
+    path = tmp_path / "c.npz"
+    cert.save_npz(make([1.0]), path)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ValueError, match=r"c\.npz is no certificate, or a damaged one"):
+        cert.load_npz(path)

@@ -306,3 +306,91 @@ def test_progress_is_shown_on_request(capsys):
     assert capsys.readouterr().err == ""
     certify(classifier, points, names, progress=True)
     assert "3/3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("dtype", [">f8", np.longdouble, ">f4"])
+def test_no_radius_of_a_foreign_type_exceeds_the_true_one(dtype):
+    points = np.linspace(0.1, 0.49, 400)[:, None].astype(dtype)
+    radius = certify(prototype_classifier([[0.0], [1.0]], [0, 1]), points).radius
+    for r, z in zip(radius, points[:, 0], strict=True):
+        assert Fraction(float(r)) <= Fraction(1, 2) - Fraction(float(z))
+
+
+def test_what_is_far_away_makes_no_bound_exact():
+    classifier = prototype_classifier([[0.0, 0.0], [0.01, 0.0], [1e9, 1e9]], [0, 1, 1])
+    x = [[0, 0.004]]
+    margin = certify(classifier, x, [0], method="margin", q=math.inf)
+    assert margin.upper[0] > 2 * margin.radius[0]
+    assert not margin.exact[0]
+    assert certify(classifier, x, [0], q=math.inf).exact[0]
+    # A second point far away changes nothing either.
+    both = certify(classifier, [*x, [1e9, 0.0]], [0, 0], method="margin", q=math.inf)
+    assert not both.exact[0]
+
+
+@pytest.mark.parametrize("method", ["exact", "bound", "margin"])
+@pytest.mark.parametrize("p", NORMS)
+def test_distances_that_overflow_prove_nothing(p, method):
+    classifier = prototype_classifier([[0.0, 0], [1, 0], [0, 1]], [0, 1, 1], distance=p)
+    c = certify(classifier, np.array([[1e308, -1e308], [0.125, 0.25]]), [0, 0], method=method, q=1)
+    assert c.radius[0] == 0
+    assert c.upper[0] >= 1e308, "no witness but perhaps one as far away"
+    assert not c.exact[0]
+    assert c.predicted[0] >= 0
+    assert c.radius[1] > 0
+
+
+def test_no_margin_is_negative_or_none():
+    classifier = prototype_classifier([[0.0, 0], [1, 0], [0, 1]], [0, 1, 1])
+    tie = certify(classifier, [[0.5, 0.0]], [0], method="margin")
+    assert not np.signbit(tie.radius[0])
+    flat = prototype_classifier([[0.0, 0], [1, 0]], [0, 1], metric=np.zeros((2, 2)))
+    assert certify(flat, [[0.25, 0.0]], [0], method="margin").radius[0] == 0
+
+
+def test_a_witness_of_a_point_rounded_out_of_the_box_is_inside():
+    classifier = prototype_classifier([[0.1, 0.4], [0.2, 0.9]], [0, 1])
+    points = np.array([[0.1, 0.5]], np.float32)
+    assert float(points[0, 0]) > 0.1
+    box = Box(np.zeros(2), np.array([0.1, 1.0]))
+    for q in NORMS:
+        c = certify(classifier, points, [0], domain=box, method="margin", q=q)
+        assert np.isfinite(c.upper[0])
+        assert np.all(c.witness <= box.upper)
+
+
+def test_a_box_has_a_bound_for_every_coordinate_of_an_image():
+    def far(x, w):
+        return jnp.abs(x[:, None] - w).max(axis=(2, 3))
+
+    images = np.zeros((2, 2, 2)) + np.arange(2)[:, None, None]
+    classifier = prototype_classifier(images, [0, 1], distance=far)
+    points = np.full((3, 2, 2), 0.25)
+    c = certify(classifier, points, domain=Box(np.zeros(4), np.ones(4)))
+    np.testing.assert_allclose(c.radius, 0.25)
+    with pytest.raises(ValueError, match=r"shape \(2,\).*4 coordinates"):
+        certify(classifier, points, domain=Box(np.zeros(2), np.ones(2)))
+
+
+def test_a_checkpoint_of_another_callable_is_refused(tmp_path):
+    def run(factor):
+        def scaled(x, w):
+            return factor * jnp.abs(x[:, None] - w).sum(-1)
+
+        classifier = prototype_classifier([[0.0], [1.0]], [0, 1], distance=scaled)
+        return certify(classifier, [[0.25]], checkpoint=tmp_path).radius
+
+    assert run(1).tolist() == run(1).tolist()
+    with pytest.raises(ValueError, match="belongs to a run with another classifier"):
+        run(2)
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage"])
+def test_a_damaged_chunk_is_computed_anew(tmp_path, content):
+    classifier, points, names = problem(2, n=4)
+    whole = certify(classifier, points, names, checkpoint=tmp_path)
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(content)
+    again = certify(classifier, points, names, checkpoint=tmp_path)
+    np.testing.assert_array_equal(again.radius, whole.radius)
+    assert file.read_bytes() != content

@@ -149,3 +149,21 @@ def test_leaves_the_default_precision_alone():
     decide(classifier, np.array([[0.3]]))
     assert not jax.config.jax_enable_x64
     assert jnp.ones(1).dtype == jnp.float32
+
+
+@pytest.mark.parametrize("p", NORMS)
+def test_a_finite_point_beyond_float64s_distances_is_one(p):
+    classifier = prototype_classifier([[0.0, 0], [2, 0]], "ab", distance=p)
+    points = np.array([[1e308, -1e308], [1e308, np.inf]])
+    decision = decide(classifier, points)
+    assert decision.predicted[0] >= 0
+    assert decision.predicted[1] == -1
+    assert not decision.certain.any()
+    assert not any(leaves(classifier, points, np.array([c, c])).any() for c in (0, 1))
+
+
+def test_a_prototype_beyond_float64s_distances_does_not_hide_the_others():
+    with jax.enable_x64(True):
+        classifier = prototype_classifier([[0.0], [2.0], [1e200]], "abc")
+        decision = decide(classifier, np.array([[1.5]]))
+    assert decision.predicted.tolist() == [1]
