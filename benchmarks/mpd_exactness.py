@@ -143,10 +143,11 @@ def gaps(f, samples, outputs, cases, dtype):
         )
         return search(line).argmin
 
-    result = []
+    result: dict[int, tuple] = {}
     with jax.enable_x64(dtype == "float64"):
         for layer in (0, 1):
-            chosen = [c for c in cases if c[1][0] == layer]
+            places = [k for k, c in enumerate(cases) if c[1][0] == layer]
+            chosen = [cases[k] for k in places]
             if not chosen:
                 continue
             arrays = [
@@ -154,7 +155,9 @@ def gaps(f, samples, outputs, cases, dtype):
             ]
             rows, columns = (jnp.asarray([c[1][k] for c in chosen]) for k in (1, 2))
             t = jax.jit(jax.vmap(partial(found, layer=layer)))(tuple(arrays), rows, columns)
-            for (case, where, before, least), step in zip(chosen, np.asarray(t), strict=True):
+            for place, (case, where, before, least), step in zip(
+                places, chosen, np.asarray(t), strict=True
+            ):
                 _, row, column = where
                 matrix, vector = (case[2], case[3]) if layer == 0 else (case[4], case[5])
                 old = vector[column] if row == len(matrix) else matrix[row, column]
@@ -162,8 +165,8 @@ def gaps(f, samples, outputs, cases, dtype):
                     np.asarray(old, dtype) + step if dtype == "float32" else old + np.float64(step)
                 )
                 change = np.array([np.longdouble(new) - np.longdouble(old)])
-                result.append((before, least, losses(f, case, *where, change)[0]))
-    return np.array(result, np.longdouble)
+                result[place] = (before, least, losses(f, case, *where, change)[0])
+    return np.array([result[k] for k in range(len(cases))], np.longdouble)
 
 
 def rises(f, samples, outputs, kinds, steps):
