@@ -278,7 +278,9 @@ def _verified(
     rows = rows[good]
     if not len(rows):
         return found[good], rows
-    return pull_back(classifier, points[rows], found[good], label[rows]), rows
+    # From the point as the domain has it: a float32 point may lie beyond a wall by its rounding.
+    inside = admissible(points[rows], domain)
+    return pull_back(classifier, inside, found[good], label[rows]), rows
 
 
 def _outwards(
