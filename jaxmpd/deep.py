@@ -1,0 +1,395 @@
+r"""Predictions of a multi-layer perceptron along a direction inside one layer, in closed form.
+
+Along a direction inside a layer its pre-activations are affine, $a_s(t) = z_s + t u_s$, and meet
+the K kinks of each unit that moves at known t. If a single unit moves, every pre-activation k of
+the next layer is an affine image of one piecewise-linear function, $g_{sk}(t) = z_{sk} + w_k
+(f(a_s(t)) - f(z_s))$: on each of the K + 1 pieces of f it meets its own K kinks at most once, and
+where f is monotone it meets each at most once altogether. A sample's prediction then has at most
+
+- K knots along a parameter, or a direction of one unit, of the last hidden layer;
+- $K + K d$ knots one layer further back, $K + (K + 1) K d$ if f is not monotone, d being the width
+  of the layer between: linear in the width, where the paper estimates exponential growth;
+- $K d$ knots along a direction of the whole last hidden layer.
+
+Elsewhere the knots are found one by one (`jaxmpd.trace`). A crossing is told by comparing the
+pre-activation at both ends of a piece with the kink, the same comparison for both pieces that share
+an end: rounding can move a knot but not lose one.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxmpd.activations import PiecewiseLinear
+from jaxmpd.curves import Curves
+from jaxmpd.expansion import Coordinate
+from jaxmpd.network import Layer, affine, pre_activations
+from jaxmpd.piecewise import crossings
+from jaxmpd.primitives import argsort
+from jaxmpd.trace import Resolved, trace
+
+
+class UnitDirection(NamedTuple):
+    """A direction of one unit's incoming weights.
+
+    Attributes:
+        layer: which layer, counted from 0; a Python integer.
+        column: the unit of the layer; may be traced.
+        kernel: the change of its weights, one an input of the layer.
+        bias: the change of its bias.
+    """
+
+    layer: int
+    column: Int[Array, ""] | int
+    kernel: Float[Array, " d_in"]
+    bias: Float[Array, ""] | float = 0.0
+
+
+class LayerDirection(NamedTuple):
+    """A direction of a whole layer's parameters.
+
+    Attributes:
+        layer: which layer, counted from 0; a Python integer.
+        change: the change of its kernel and bias.
+    """
+
+    layer: int
+    change: Layer
+
+
+Direction = Coordinate | UnitDirection | LayerDirection
+
+
+def curves_along(
+    layers: Sequence[Layer],
+    inputs: Float[Array, "S d0"],
+    activation: PiecewiseLinear,
+    direction: Direction,
+    *,
+    budget: int = 64,
+    chunk: int = 1024,
+) -> Resolved:
+    """The predictions along a parameter or a direction inside one layer.
+
+    Args:
+        layers: a network of any depth.
+        inputs: S samples.
+        activation: with K kinks, after every layer but the last.
+        direction: what moves: a [`Coordinate`][jaxmpd.expansion.Coordinate], a
+            [`UnitDirection`][jaxmpd.deep.UnitDirection] or a
+            [`LayerDirection`][jaxmpd.deep.LayerDirection]. Rows and columns may be traced.
+        budget: knots a sample where not all are listed: the nearest 2 budget + 1 of a layer's
+            direction, this many a side of a trace.
+        chunk: samples that a trace follows at a time.
+
+    Returns:
+        The curves and for each sample the interval of t in which they are exact, infinite for all
+        closed forms but a layer's direction with more knots than the budget.
+
+    Raises:
+        ValueError: if there is no such layer.
+
+    Example:
+        >>> from jaxmpd import network
+        >>> from jaxmpd.activations import RELU
+        >>> layers = network.init(jax.random.key(0), (2, 50, 20, 1))
+        >>> curves, _, _ = curves_along(layers, jnp.ones((7, 2)), RELU, Coordinate(0, 1, 5))
+        >>> curves.knots.shape    # K + K d2 = 1 + 20
+        (7, 21)
+    """
+    if not 0 <= direction.layer < len(layers):
+        raise ValueError(
+            f"direction.layer is {direction.layer}, but there are {len(layers)} layers: 0 to "
+            f"{len(layers) - 1}"
+        )
+    z = pre_activations(layers, inputs, activation)
+    behind = len(layers) - 1 - direction.layer
+    features = inputs if direction.layer == 0 else activation(z[direction.layer - 1])
+    whole = isinstance(direction, LayerDirection)
+    if whole and behind == 0:
+        return _everywhere(_affine_curves(z[-1], affine(direction.change, features)))
+    if whole and behind == 1:
+        u = affine(direction.change, features)
+        return _layer_curves(z[-1], z[-2], u, layers[-1].kernel, activation, 2 * budget + 1)
+    if whole or behind > 2:
+        return _traced(layers, features, activation, direction, budget, chunk)
+    u = _rates(direction, features)
+    column = direction.column
+    if behind == 0:
+        return _everywhere(_affine_curves(z[-1], jnp.zeros_like(z[-1]).at[:, column].set(u)))
+    moving = z[direction.layer][:, column]
+    outgoing = layers[direction.layer + 1].kernel[column]
+    if behind == 1:
+        return _everywhere(_unit_curves(z[-1], moving, u, outgoing, activation))
+    return _everywhere(
+        _unit_curves_through(z[-1], moving, u, z[-2], outgoing, layers[-1].kernel, activation)
+    )
+
+
+def breakpoint_bound(widths: Sequence[int], layer: int, activation: PiecewiseLinear) -> int:
+    """The most knots a sample's prediction has along a parameter: a product of widths in general.
+
+    Args:
+        widths: the number of inputs, of every hidden layer's units, and of outputs.
+        layer: the parameter's layer, counted from 0.
+        activation: with K kinks.
+
+    Returns:
+        The bound, exact for up to two hidden layers behind the parameter.
+
+    Example:
+        >>> from jaxmpd.activations import ABS, RELU
+        >>> [breakpoint_bound((2, 50, 50, 1), 0, f) for f in (RELU, ABS)]
+        [51, 101]
+        >>> breakpoint_bound((2, 50, 50, 50, 1), 0, RELU)
+        2651
+    """
+    kinks = len(activation.kinks)
+    if layer == len(widths) - 2:
+        return 0
+    knots = kinks
+    monotone = activation.monotone
+    for width in widths[layer + 2 : -1]:
+        # Each piece meets each kink of each unit at most once; a monotone function only once.
+        knots += (1 if monotone else knots + 1) * kinks * width
+        monotone = False  # a sum of several units, rising and falling
+    return knots
+
+
+def _everywhere(curves: Curves) -> Resolved:
+    end = jnp.full(curves.start.shape[0], jnp.inf, curves.start.dtype)
+    return Resolved(curves, -end, end)
+
+
+def _rates(
+    direction: Coordinate | UnitDirection, features: Float[Array, "S d"]
+) -> Float[Array, " S"]:
+    """How fast the unit's pre-activation moves."""
+    if isinstance(direction, UnitDirection):
+        change = Layer(direction.kernel[:, None], jnp.reshape(direction.bias, 1))
+        return affine(change, features)[:, 0]
+    rows = features.shape[1]
+    column = features[:, jnp.minimum(direction.row, rows - 1)]
+    return jnp.where(direction.row < rows, column, 1)
+
+
+def _affine_curves(start: Float[Array, "S dN"], rate: Float[Array, "S dN"]) -> Curves:
+    count, outputs = start.shape
+    return Curves(
+        start, rate, jnp.zeros((count, 0), start.dtype), jnp.zeros((count, 0, outputs), start.dtype)
+    )
+
+
+def _sorted(curves: Curves) -> Curves:
+    order = jax.vmap(argsort)(curves.knots)
+    return curves._replace(
+        knots=jnp.take_along_axis(curves.knots, order, axis=1),
+        bends=jnp.take_along_axis(curves.bends, order[:, :, None], axis=1),
+    )
+
+
+def _dot(a: Float[Array, "S d"], b: Float[Array, "d dN"]) -> Float[Array, "S dN"]:
+    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
+
+
+def _slope_on(
+    activation: PiecewiseLinear,
+    beyond: Sequence[Array] | Array,
+    shape: tuple[int, ...],
+    dtype: Any,
+) -> Array:
+    """The activation's slope where these kinks lie behind."""
+    slope = jnp.full(shape, activation.slopes[0], dtype)
+    for k, passed in enumerate(beyond):
+        slope = jnp.where(passed, activation.slopes[k + 1], slope)
+    return slope
+
+
+def _unit_curves(
+    prediction: Float[Array, "S dN"],
+    z: Float[Array, " S"],
+    u: Float[Array, " S"],
+    outgoing: Float[Array, " dN"],
+    activation: PiecewiseLinear,
+) -> Curves:
+    """One unit of the last hidden layer moves: K knots."""
+    knots, beyond = crossings(activation, z, u)
+    slope = _slope_on(activation, beyond, z.shape, z.dtype)
+    jumps = jnp.diff(jnp.asarray(activation.slopes, z.dtype))
+    bends = jnp.where(jnp.isfinite(knots.T), jumps * jnp.abs(u)[:, None], 0)
+    return _sorted(
+        Curves(prediction, (slope * u)[:, None] * outgoing, knots.T, bends[:, :, None] * outgoing)
+    )
+
+
+def _layer_curves(
+    prediction: Float[Array, "S dN"],
+    z: Float[Array, "S d"],
+    u: Float[Array, "S d"],
+    outgoing: Float[Array, "d dN"],
+    activation: PiecewiseLinear,
+    budget: int,
+) -> Resolved:
+    """All units of the last hidden layer move: K d knots, of which the nearest are kept."""
+    knots, beyond = crossings(activation, z, u)
+    slope = _slope_on(activation, beyond, z.shape, z.dtype)
+    rate = _dot(slope * u, outgoing)
+    kinks, (count, width) = len(activation.kinks), z.shape
+    knots = jnp.moveaxis(knots, 0, 1).reshape(count, kinks * width)
+    reach = jnp.full(count, jnp.inf, z.dtype)
+    if knots.shape[1] > budget:
+        distance, place = jax.lax.top_k(-jnp.abs(knots), budget + 1)
+        reach, place = -distance[:, -1], place[:, :-1]
+        knots = jnp.take_along_axis(knots, place, axis=1)
+        # Of several at the same distance none is known to be on the list.
+        knots = jnp.where(jnp.abs(knots) < reach[:, None], knots, jnp.inf)
+    else:
+        place = jnp.broadcast_to(jnp.arange(knots.shape[1]), knots.shape)
+    order = jax.vmap(argsort)(knots)
+    knots, place = (jnp.take_along_axis(a, order, axis=1) for a in (knots, place))
+    unit = place % width
+    jumps = jnp.diff(jnp.asarray(activation.slopes, z.dtype))[place // width]
+    size = jumps * jnp.abs(jnp.take_along_axis(u, unit, axis=1))
+    bends = jnp.where(jnp.isfinite(knots), size, 0)[:, :, None] * outgoing[unit]
+    return Resolved(Curves(prediction, rate, knots, bends), -reach, reach)
+
+
+def _unit_curves_through(
+    prediction: Float[Array, "S dN"],
+    z: Float[Array, " S"],
+    u: Float[Array, " S"],
+    inner: Float[Array, "S d"],
+    weights: Float[Array, " d"],
+    outgoing: Float[Array, "d dN"],
+    activation: PiecewiseLinear,
+) -> Curves:
+    """One unit moves one layer further back: its own K knots and those of the layer behind it.
+
+    On piece p of f the unit's value runs from one level to the next, and a pre-activation of the
+    layer behind crosses those kinks that lie between its values at both.
+    """
+    f = activation
+    speed = jnp.abs(u)[:, None]
+    met, passed = crossings(f, z, u)
+    ends = _patterns(f, f(z)[:, None], inner, weights)
+
+    # The unit's own kinks scale the slopes of all of the layer behind.
+    knots, bends = [met.T], []
+    for k in range(len(f.kinks)):
+        slopes = _slope_on(f, ends[k + 1], inner.shape, z.dtype) * weights
+        rise = jnp.where(jnp.isfinite(met[k])[:, None], (f.slopes[k + 1] - f.slopes[k]) * speed, 0)
+        bends.append((rise * _dot(slopes, outgoing))[:, None])
+
+    # The kinks behind, met on each piece, and which of them lie behind at the origin.
+    piece = jnp.sum(passed, axis=0)
+    jumps = jnp.diff(jnp.asarray(f.slopes, z.dtype))[:, None, None]
+    now = ends[0]
+    times: list[Array] = []
+    sizes: list[Array] = []
+    for p, slope in enumerate(f.slopes):
+        t = _meetings(f, p, z, u, inner, weights)
+        first, last = (
+            jnp.where((u > 0)[:, None], *pair) for pair in (ends[p : p + 2], ends[p : p + 2][::-1])
+        )
+        crossed = (first != last) & (u != 0)[:, None]
+        now = jnp.where((piece == p)[:, None], jnp.where(crossed & (t > 0), first, last), now)
+        crossed = crossed & jnp.isfinite(t)
+        times.append(jnp.where(crossed, t, jnp.inf))
+        sizes.append(jnp.where(crossed, jumps * jnp.abs(slope * weights) * speed, 0))
+    if f.monotone:  # met at most once on all pieces together
+        times, sizes = [jnp.min(jnp.stack(times), axis=0)], [jnp.sum(jnp.stack(sizes), axis=0)]
+    for time, size in zip(times, sizes, strict=True):
+        knots += list(time)
+        bends += [one[:, :, None] * outgoing for one in size]
+
+    rate = _slope_on(f, passed, z.shape, z.dtype) * u
+    slopes = _slope_on(f, now, inner.shape, z.dtype) * weights
+    none = jnp.zeros((len(z), 0, outgoing.shape[1]), z.dtype)
+    return _sorted(
+        Curves(
+            prediction,
+            rate[:, None] * _dot(slopes, outgoing),
+            jnp.concatenate(knots, axis=1),
+            jnp.concatenate([none, *bends], axis=1),
+        )
+    )
+
+
+def _patterns(
+    f: PiecewiseLinear,
+    now: Float[Array, "S 1"],
+    inner: Float[Array, "S d"],
+    weights: Float[Array, " d"],
+) -> list[Bool[Array, "K S d"]]:
+    """Which kinks the layer behind is beyond when f has its value at each of its kinks.
+
+    Left and right of them stand the values at infinity. The ends of a flat piece are one value, so
+    that nothing is met between them.
+    """
+    lines = zip(f.slopes, f.kinks, f.offsets, strict=False)
+    levels = [slope * kink + offset for slope, kink, offset in lines]
+    outer = [math.copysign(math.inf, side * f.slopes[end]) for side, end in ((-1, 0), (1, -1))]
+    levels = [outer[0], *levels, outer[1]]
+    for p, slope in enumerate(f.slopes):
+        if slope == 0:
+            level = levels[p] if p > 0 else levels[1] if f.kinks else f.offsets[0]
+            levels[p] = levels[p + 1] = level
+    kinks = jnp.asarray(f.kinks, inner.dtype)[:, None, None]
+    still = weights == 0
+    moves = (jnp.where(still, 0, jnp.where(still, 1, weights) * (v - now)) for v in levels)
+    return [inner + move >= kinks for move in moves]
+
+
+def _meetings(
+    f: PiecewiseLinear,
+    p: int,
+    z: Float[Array, " S"],
+    u: Float[Array, " S"],
+    inner: Float[Array, "S d"],
+    weights: Float[Array, " d"],
+) -> Float[Array, "K S d"]:
+    """Where on piece p of f the layer behind meets its kinks, if it does; within the piece."""
+    kinks = jnp.asarray(f.kinks, z.dtype)[:, None, None]
+    if f.slopes[p] == 0:
+        return jnp.full((len(f.kinks), *inner.shape), jnp.inf, z.dtype)
+    value = f(z)[:, None] + (kinks - inner) / jnp.where(weights == 0, 1, weights)
+    lo, hi = [-math.inf, *f.kinks, math.inf][p : p + 2]
+    a = jnp.clip((value - f.offsets[p]) / f.slopes[p], lo, hi)
+    return (a - z[:, None]) / jnp.where(u == 0, 1, u)[:, None]
+
+
+def _traced(
+    layers: Sequence[Layer],
+    features: Float[Array, "S d"],
+    activation: PiecewiseLinear,
+    direction: Direction,
+    budget: int,
+    chunk: int,
+) -> Resolved:
+    """Any other direction: the part of the network from the moving layer on is followed."""
+    first, *rest = layers[direction.layer :]
+    if isinstance(direction, LayerDirection):
+        change = direction.change
+    else:
+        kernel, bias = jnp.zeros_like(first.kernel), jnp.zeros_like(first.kernel[0])
+        column = direction.column
+        if isinstance(direction, UnitDirection):
+            kernel = kernel.at[:, column].set(direction.kernel)
+            bias = bias.at[column].set(direction.bias)
+        else:
+            kernel = kernel.at[direction.row, column].set(1, mode="drop")
+            bias = bias.at[column].set(jnp.where(direction.row < len(kernel), 0, 1))
+        change = Layer(kernel, bias)
+    if first.bias is None:
+        first = Layer(first.kernel, jnp.zeros_like(first.kernel[0]))
+    if change.bias is None:
+        change = Layer(change.kernel, jnp.zeros_like(change.kernel[0]))
+
+    def predict(moving: Layer, sample: Float[Array, " d"]) -> Float[Array, " dN"]:
+        return pre_activations([moving, *rest], sample[None], activation)[-1][0]
+
+    return trace(predict, first, change, features, budget=budget, chunk=chunk)
