@@ -12,14 +12,17 @@ whatever the number of outputs: a piecewise quadratic with one knot a sample and
 output parameter it is one quadratic.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxmpd.activations import PiecewiseLinear
-from jaxmpd.losses import Batch, without_padding
+from jaxmpd.curves import Curves, expand_curves, unit_curves
+from jaxmpd.losses import SQUARED, AnyLoss, Batch, Softmax, shares, without_padding
 from jaxmpd.network import PyTree, affine, as_layers
+from jaxmpd.penalties import check, penalty, penalty_along
 from jaxmpd.piecewise import PiecewisePolynomial, crossings, polynomial
 
 
@@ -42,8 +45,12 @@ def expand(
     batch: Batch,
     coordinate: Coordinate,
     activation: PiecewiseLinear,
+    loss: AnyLoss = SQUARED,
+    *,
+    l2: float = 0.0,
+    l1: float = 0.0,
 ) -> PiecewisePolynomial:
-    """The mean squared error as a function of the change of one parameter (eqs 39, 21 and 22).
+    """The mean loss as a function of the change of one parameter (eqs 39, 21 and 22).
 
     Args:
         params: a network of one hidden layer, in any tree that `as_layers` reads.
@@ -51,13 +58,20 @@ def expand(
         coordinate: the parameter; row and column may be traced, so that `vmap` runs over them
             (then it is up to the caller that there is such a parameter).
         activation: with K kinks.
+        loss: with L kinks; of a smooth loss the interpolant is expanded, of the softmax
+            cross-entropy a quadratic majorant at the current predictions.
+        l2: weight of the sum of the parameters' squares, output biases left out.
+        l1: weight of the sum of their absolute values; above 0 it adds a knot where the parameter
+            is 0.
 
     Returns:
-        A piecewise quadratic with S K knots for a hidden parameter, none for one of the output;
-        its origin is the parameter's current value.
+        A piecewise polynomial, quadratic unless the loss has a higher degree; its origin is the
+        parameter's current value. Under the squared error it has S K knots for a hidden parameter
+        and none for one of the output, else S (K + dN L (K + 1)) and S L.
 
     Raises:
-        ValueError: if the network does not have one hidden layer or no such parameter.
+        ValueError: if the network does not have one hidden layer or no such parameter, or a penalty
+            is negative.
 
     Example:
         >>> import jax
@@ -86,24 +100,105 @@ def expand(
     ):
         if isinstance(index, int) and not 0 <= index <= end:
             raise ValueError(f"coordinate.{name} must lie in 0 to {end}, got {index}")
+    check(l2, l1)
     weights = normalized_weights(batch)
     z = affine(hidden, batch.inputs)
     features = activation(z)
-    residual = affine(output, features) - batch.targets
-    loss = polynomial(
-        jnp.stack([jnp.sum(weights[:, None] * residual**2), *[jnp.zeros((), weights.dtype)] * 2])
-    )
+    outputs, targets = centred(affine(output, features), batch.targets, loss)
+    height = jnp.sum(weights * loss(outputs, targets)) + penalty(layers, l2, l1)
+    row, column = coordinate.row, coordinate.column
     if coordinate.layer == 1:
-        u = _input_column(features, coordinate.row)
-        return loss + polynomial(quadratic(u, weights * residual[:, coordinate.column], weights))
-    v = output.kernel[coordinate.column]
-    return loss + expand_unit(
-        z[:, coordinate.column],
-        _input_column(batch.inputs, coordinate.row),
-        weights * (residual @ v),
-        weights * jnp.sum(v**2),
-        activation,
-    )
+        u = _input_column(features, row)
+        line = expand_output(outputs.T, targets.T, weights, u, column, loss)
+        free = row == rows
+    else:
+        u, v = _input_column(batch.inputs, row), output.kernel[column]
+        line = expand_hidden(outputs.T, targets.T, weights, z[:, column], u, v, activation, loss)
+        free = False
+    if l2 or l1:
+        kernel, bias = layers[coordinate.layer]
+        w = kernel[jnp.minimum(row, rows - 1), column]
+        w = w if bias is None else jnp.where(row < rows, w, bias[column])
+        line = line + penalty_along(w, l2, l1) * jnp.where(free, 0, 1)
+    base = line.base.at[0].set(height.astype(line.base.dtype))
+    return PiecewisePolynomial(base, line.knots, line.jumps)
+
+
+def centred(
+    predictions: Float[Array, "S dN"], targets: Float[Array, "S dN"], loss: AnyLoss
+) -> tuple[Float[Array, "S dN"], Float[Array, "S dN"]]:
+    """Predictions and targets moved so that the targets are 0, where the loss cannot tell."""
+    if isinstance(loss, Softmax) or loss.margin:
+        return predictions, targets
+    return predictions - targets, jnp.zeros_like(targets)
+
+
+def expand_hidden(
+    outputs: Float[Array, "dN S"],
+    targets: Float[Array, "dN S"],
+    weights: Float[Array, " S"],
+    z: Float[Array, " S"],
+    u: Float[Array, " S"],
+    v: Float[Array, " dN"],
+    activation: PiecewiseLinear,
+    loss: AnyLoss,
+) -> PiecewisePolynomial:
+    """The mean loss when a hidden unit's pre-activations move along a line.
+
+    Args:
+        outputs: the predictions, as [`centred`][jaxmpd.expansion.centred] moves them.
+        targets: as `centred` moves them.
+        weights: of the samples, summing to 1.
+        z: the unit's pre-activations.
+        u: their rates of change.
+        v: the unit's outgoing weights.
+        activation: of the unit.
+        loss: what is expanded; the softmax cross-entropy through its quadratic majorant.
+
+    Returns:
+        The function up to a constant. For a loss without pieces it bounds the loss's change.
+    """
+    if isinstance(loss, Softmax):
+        gradient = loss.gradient(outputs.T, targets.T).T
+        majorant = loss.quadratic_majorant(outputs.T, targets.T).weights.T
+        signal, energy = _dot(v, gradient) / 2, _dot(v**2, majorant)
+        return expand_unit(z, u, weights * signal, weights * energy, activation)
+    if loss == SQUARED:
+        signal = weights * _dot(v, outputs)
+        return expand_unit(z, u, signal, weights * jnp.sum(v**2), activation)
+    return expand_curves(unit_curves(outputs.T, z, u, v, activation), targets.T, weights, loss)
+
+
+def expand_output(
+    outputs: Float[Array, "dN S"],
+    targets: Float[Array, "dN S"],
+    weights: Float[Array, " S"],
+    feature: Float[Array, " S"],
+    column: Int[Array, ""] | int,
+    loss: AnyLoss,
+) -> PiecewisePolynomial:
+    """The mean loss when one output moves in proportion to a feature.
+
+    Args:
+        outputs: as `expand_hidden` takes them, like the targets, weights and loss.
+        targets: of the samples.
+        weights: of the samples, summing to 1.
+        feature: the rate of change of the output, a unit's activation or 1 for the bias.
+        column: which output moves.
+        loss: what is expanded.
+
+    Returns:
+        The function up to a constant. For a loss without pieces it bounds the loss's change.
+    """
+    if isinstance(loss, Softmax):
+        gradient = loss.gradient(outputs.T, targets.T)[:, column]
+        majorant = loss.quadratic_majorant(outputs.T, targets.T).weights[:, column]
+        return polynomial(quadratic(feature, weights * gradient / 2, weights * majorant))
+    if loss == SQUARED:
+        return polynomial(quadratic(feature, weights * outputs[column], weights))
+    still = jnp.zeros((feature.shape[0], 0), feature.dtype)
+    curve = Curves(outputs[column][:, None], feature[:, None], still, still[..., None])
+    return expand_curves(curve, targets[column][:, None], weights, loss)
 
 
 def expand_unit(
@@ -161,15 +256,14 @@ def quadratic(
 
 def normalized_weights(batch: Batch) -> Float[Array, " S"]:
     """The samples' weights, scaled to sum to 1 (0 where all are 0)."""
-    count = batch.inputs.shape[0]
-    dtype: Any = batch.inputs.dtype
-    if batch.weights is None:
-        return jnp.full(count, 1 / count, dtype)
-    total = jnp.sum(batch.weights)
-    return (batch.weights / jnp.where(total > 0, total, 1)).astype(dtype)
+    return shares(batch.weights, batch.inputs.shape[0], batch.inputs.dtype)
 
 
 def _input_column(x: Float[Array, "S d"], row: Int[Array, ""] | int) -> Float[Array, " S"]:
     """Column `row` of x, ones for the bias (row = d)."""
     column = x[:, jnp.minimum(row, x.shape[1] - 1)]
     return jnp.where(row < x.shape[1], column, 1)
+
+
+def _dot(a: Float[Array, "*m d"], b: Float[Array, "d S"]) -> Float[Array, "*m S"]:
+    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)

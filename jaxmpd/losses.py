@@ -4,7 +4,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +37,7 @@ __all__ = [
     "majorise_softmax",
     "piecewise_loss",
     "pinball",
+    "shares",
     "squared_error",
     "weighted_mean",
     "without_padding",
@@ -78,6 +79,14 @@ def weighted_mean(
     total = jnp.sum(weights)
     # The value of a padded sample may be anything, NaN included: 0 * NaN is not 0.
     return jnp.sum(jnp.where(weights > 0, weights * values, 0)) / jnp.where(total > 0, total, 1)
+
+
+def shares(weights: Float[Array, " S"] | None, count: int, dtype: Any) -> Float[Array, " S"]:
+    """The weights of this many samples, scaled to sum to 1 (0 where all are 0)."""
+    if weights is None:
+        return jnp.full(count, 1 / count, dtype)
+    total = jnp.sum(weights)
+    return (weights / jnp.where(total > 0, total, 1)).astype(dtype)
 
 
 def squared_error(
