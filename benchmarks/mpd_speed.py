@@ -100,7 +100,7 @@ def points(samples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 def measure(samples: int, count: int, repeats: int) -> dict[str, list[float]]:
     @partial(jax.jit, static_argnames="name")
     def timed(layers, x, y, order, name):
-        return sweep(layers, Batch(x, y), order, LEAKY_HARD_TANH, SEARCHES[name])
+        return sweep(layers, Batch(x, y), order, LEAKY_HARD_TANH, search=SEARCHES[name])
 
     def ours(name, device, host):
         del host

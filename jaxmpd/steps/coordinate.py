@@ -10,10 +10,11 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxmpd.activations import PiecewiseLinear
 from jaxmpd.buckets import minimize_convex_pieces
-from jaxmpd.expansion import expand_unit, normalized_weights, quadratic
-from jaxmpd.losses import Batch
+from jaxmpd.expansion import centred, expand_hidden, expand_output, normalized_weights
+from jaxmpd.losses import SQUARED, AnyLoss, Batch, Softmax
 from jaxmpd.minimum import Minimum, minimize
 from jaxmpd.network import Layer
+from jaxmpd.penalties import check, penalty_along, size
 from jaxmpd.piecewise import PiecewisePolynomial
 
 Search = Callable[[PiecewisePolynomial], Minimum]
@@ -58,24 +59,38 @@ def sweep(
     batch: Batch,
     order: Int[Array, " n"],
     activation: PiecewiseLinear,
-    search: Search = search,
+    loss: AnyLoss = SQUARED,
+    *,
+    l2: float = 0.0,
+    l1: float = 0.0,
+    search: Search | None = None,
 ) -> tuple[Layer, Layer]:
     """Move parameters one after the other, each to the global minimum of the loss along it.
 
-    The residuals are kept up to date in O(S) a parameter; a unit's pre-activations are recomputed
+    The predictions are kept up to date in O(S) a parameter; a unit's pre-activations are recomputed
     from its weights at each visit. A parameter keeps its old value unless the loss at the rounded
-    new one is lower.
+    new one, penalties included, is lower. A smooth loss is searched through its interpolant, the
+    softmax cross-entropy through a quadratic majorant at the current predictions; what decides is
+    the loss itself.
 
     Args:
         layers: the hidden and the output layer.
         batch: S samples.
         order: the parameters' numbers, see `coordinates`.
         activation: of the hidden layer.
-        search: finds the global minimum along a hidden parameter.
+        loss: whose weighted mean over the samples falls.
+        l2: weight of the sum of the parameters' squares, output biases left out, that is added.
+        l1: weight of the sum of their absolute values.
+        search: finds the global minimum along a parameter, by default in the way that suits the
+            loss.
 
     Returns:
         The layers after the sweep.
+
+    Raises:
+        ValueError: if a penalty is negative.
     """
+    check(l2, l1)
     hidden, output = layers
     d1, d2 = output.kernel.shape
     weights = normalized_weights(batch)
@@ -84,59 +99,90 @@ def sweep(
     x = jnp.concatenate([batch.inputs.T, ones])
     incoming = jnp.concatenate([hidden.kernel.T, _bias(hidden)[:, None]], axis=1)
     outgoing = jnp.concatenate([output.kernel, _bias(output)[None]])
-    residual = outgoing[:-1].T @ activation(_dot(incoming, x)) + outgoing[-1][:, None]
-    residual = residual - batch.targets.T
-    loss = jnp.sum(weights * residual**2)
-    state = (incoming, outgoing, residual, loss)
+    predictions = outgoing[:-1].T @ activation(_dot(incoming, x)) + outgoing[-1][:, None]
+    outputs, targets = (a.T for a in centred(predictions.T, batch.targets, loss))
+    find = search or _suited(loss)
+
+    def value(outputs: Float[Array, "dN S"]) -> Float[Array, ""]:
+        if loss == SQUARED:
+            return jnp.sum(weights * outputs**2)
+        return jnp.sum(weights * loss(outputs.T, targets.T))
+
+    def destination(line: PiecewisePolynomial, w: Float[Array, ""]) -> Float[Array, ""]:
+        # An infinite argmin, of a line without a minimum, makes the loss NaN: no move.
+        plain = line.degree == 2 and line.knots.shape[0] == 0
+        new = w + (_vertex(line) if plain else find(line).argmin)
+        if l1 == 0:
+            return new
+        # The knot of |w| is meant to be hit exactly.
+        return jnp.where(jnp.abs(new) <= 4 * jnp.finfo(w.dtype).eps * jnp.abs(w), 0, new)
+
+    def penalized(line: PiecewisePolynomial, w: Float[Array, ""], share: Any) -> Any:
+        return line + share * penalty_along(w, l2, l1) if l2 or l1 else line
+
+    def rise(new: Float[Array, ""], old: Float[Array, ""], share: Any) -> Any:
+        return share * (size(new, l2, l1) - size(old, l2, l1)) if l2 or l1 else 0
 
     def move_incoming(number: Int[Array, ""], state: Any) -> Any:
-        incoming, outgoing, residual, loss = state
+        incoming, outgoing, outputs, height = state
         unit, row = number // x.shape[0], number % x.shape[0]
         w, v, u = incoming[unit], outgoing[unit], x[row]
         z = _dot(w, x)
-        line = expand_unit(z, u, weights * _dot(v, residual), weights * jnp.sum(v**2), activation)
-        # An infinite argmin, of a line without a minimum, makes the loss NaN: no move.
-        new = w[row] + search(line).argmin
+        line = expand_hidden(outputs, targets, weights, z, u, v, activation, loss)
+        new = destination(penalized(line, w[row], 1), w[row])
         moved = activation(z + (new - w[row]) * u) - activation(z)
-        tried = residual + v[:, None] * moved
-        now = jnp.sum(weights * tried**2)
-        better = now < loss
+        tried = outputs + v[:, None] * moved
+        now = value(tried)
+        better = now + rise(new, w[row], 1) < height
         return (
             incoming.at[unit, row].set(jnp.where(better, new, w[row])),
             outgoing,
-            jnp.where(better, tried, residual),
-            jnp.where(better, now, loss),
+            jnp.where(better, tried, outputs),
+            jnp.where(better, now, height),
         )
 
     def move_outgoing(number: Int[Array, ""], state: Any) -> Any:
-        incoming, outgoing, residual, loss = state
+        incoming, outgoing, outputs, height = state
         number = number - d1 * x.shape[0]
         unit, column = number // d2, number % d2
         feature = activation(_dot(incoming[jnp.minimum(unit, d1 - 1)], x))
         feature = jnp.where(unit < d1, feature, 1)
-        _, slope, curvature = quadratic(feature, weights * residual[column], weights)
-        flat = curvature <= 0
         old = outgoing[unit, column]
-        new = old + jnp.where(flat, 0, -slope / (2 * jnp.where(flat, 1, curvature)))
-        tried = residual.at[column].add((new - old) * feature)
-        now = jnp.sum(weights * tried**2)
-        better = now < loss
+        line = expand_output(outputs, targets, weights, feature, column, loss)
+        share = jnp.where(unit < d1, 1, 0)  # biases of the output are not penalised
+        new = destination(penalized(line, old, share), old)
+        tried = outputs.at[column].add((new - old) * feature)
+        now = value(tried)
+        better = now + rise(new, old, share) < height
         return (
             incoming,
             outgoing.at[unit, column].set(jnp.where(better, new, old)),
-            jnp.where(better, tried, residual),
-            jnp.where(better, now, loss),
+            jnp.where(better, tried, outputs),
+            jnp.where(better, now, height),
         )
 
     def visit(state: Any, number: Int[Array, ""]) -> tuple[Any, None]:
         is_hidden = number < d1 * x.shape[0]
         return jax.lax.cond(is_hidden, move_incoming, move_outgoing, number, state), None
 
+    state = (incoming, outgoing, outputs, value(outputs))
     (incoming, outgoing, _, _), _ = jax.lax.scan(visit, state, order)
     return (
         Layer(incoming[:, :-1].T, None if hidden.bias is None else incoming[:, -1]),
         Layer(outgoing[:-1], None if output.bias is None else outgoing[-1]),
     )
+
+
+def _suited(loss: AnyLoss) -> Search:
+    """The search without sorting wants convex pieces."""
+    return search if isinstance(loss, Softmax) or loss.convex_pieces else minimize
+
+
+def _vertex(line: PiecewisePolynomial) -> Float[Array, ""]:
+    """Where a quadratic without knots is least; 0 where it is flat."""
+    _, slope, curvature = line.base
+    flat = curvature <= 0
+    return jnp.where(flat, 0, -slope / (2 * jnp.where(flat, 1, curvature)))
 
 
 def _bias(layer: Layer) -> Float[Array, " d"]:
