@@ -32,8 +32,8 @@ import optax
 from benchmarks import harness
 from jaxmpd import network
 from jaxmpd.activations import LEAKY_HARD_TANH
-from jaxmpd.checkpoints import write_whole
 from jaxmpd.datasets import road, terrain
+from jaxmpd.files import write_whole
 from jaxmpd.minibatches import BatchSize, constant, shape
 from jaxmpd.presets import PRESETS
 from jaxmpd.regressor import Task, prepare

@@ -1,6 +1,5 @@
 """Checkpoints: a tree of arrays in a file that is whole or absent."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,26 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxmpd.files import write_whole
+
 PyTree = Any
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that a reader, or a crash, meets the old file or the new one, never a part.
-
-    Args:
-        path: the file; its folder is made if need be.
-        content: what to write.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())  # else a power cut may keep the name but not the bytes
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def is_key(leaf: Any) -> bool:

@@ -11,7 +11,7 @@ import jax
 
 from jaxmpd import datasets, network, reports
 from jaxmpd.activations import ACTIVATIONS
-from jaxmpd.checkpoints import write_whole
+from jaxmpd.files import write_whole
 from jaxmpd.minibatches import constant
 from jaxmpd.presets import PRESETS
 from jaxmpd.regressor import Regressor, Task, prepare

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxmpd.checkpoints import write_whole
+from jaxmpd.files import write_whole
 from jaxmpd.runs import History
 
 

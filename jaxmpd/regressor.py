@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxmpd.activations import PiecewiseLinear
-from jaxmpd.checkpoints import write_whole
 from jaxmpd.datasets import Column, Standardizer, inputs_of, split, varied
+from jaxmpd.files import write_whole
 from jaxmpd.losses import Batch
 from jaxmpd.network import Layer, apply
 from jaxmpd.tables import Table, read_arrays

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxmpd import network
 from jaxmpd.activations import PiecewiseLinear
-from jaxmpd.checkpoints import write_whole
+from jaxmpd.files import write_whole
 from jaxmpd.plots import histories_figure, save_figure
 from jaxmpd.regressor import Task
 from jaxmpd.runs import Fit, History

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from jaxmpd.files import replacing
 from jaxnpc.certificate import (
     Certificate,
     json_number,
@@ -26,7 +27,6 @@ from jaxnpc.datasets import Dataset, crop, load
 from jaxnpc.decisions import decide
 from jaxnpc.domains import Box, Domain, Unbounded
 from jaxnpc.extras import require
-from jaxnpc.files import replacing
 from jaxnpc.plots import NORM_NAMES, robustness_curves, save
 from jaxnpc.prototypes import PrototypeClassifier, prototype_classifier
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from jaxmpd.files import replacing
 from jaxnpc.certificate import Certificate, curve
 from jaxnpc.domains import Box, Domain
 from jaxnpc.extras import require
-from jaxnpc.files import replacing
 from jaxnpc.prototypes import PrototypeClassifier
 
 COLOURS = ("tab:red", "tab:blue", "tab:green", "tab:orange", "tab:purple", "tab:brown")

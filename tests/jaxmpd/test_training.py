@@ -215,7 +215,7 @@ def test_a_failed_write_leaves_the_old_checkpoint(tmp_path, monkeypatch):
     def full_disk(source, target):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(checkpoints.os, "replace", full_disk)
+    monkeypatch.setattr("os.replace", full_disk)
     with pytest.raises(OSError, match="no space"):
         run(steps=1, checkpoint=file)
     assert file.read_bytes() == before

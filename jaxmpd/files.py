@@ -34,6 +34,17 @@ def replacing(path: str | os.PathLike[str]) -> Generator[Path]:
         yield temporary
         with temporary.open("rb+") as stream:
             os.fsync(stream.fileno())  # else a power cut may keep the name but not the bytes
-        temporary.replace(target)
+        os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write a file so that a reader, or a crash, meets the old file or the new one, never a part.
+
+    Args:
+        path: the file; its folder is made if need be.
+        content: what to write.
+    """
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
