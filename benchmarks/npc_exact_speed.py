@@ -22,11 +22,12 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_matrix, eye_array, hstack, vstack
 
 from benchmarks import harness
-from jaxnpc.datasets import crop, mnist, read_npz
+from jaxnpc.datasets import crop, mnist
 from jaxnpc.distances import DUAL, pairwise
 from jaxnpc.domains import Box
 from jaxnpc.exact.generate import ExactRadius, minimal_perturbation, prepare
 from jaxnpc.prototypes import PrototypeClassifier, prototype_classifier
+from jaxnpc.readers import read_npz
 
 MODEL = "mnist/l2_npc_400ppc_26x26.npz"
 BOX = Box(0.0, 1.0)
