@@ -19,10 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxnpc.batching import blocks, float64_on_cpu, padded
 from jaxnpc.distances import pairwise, rounding
-from jaxnpc.exact.batching import blocks, float64_on_cpu, padded
 from jaxnpc.exact.halfspace import CACHE, ROUNDING
-from jaxnpc.exact.problem import Batch, Solution, Violation
+from jaxnpc.exact.problem import Pairs, Solution, Violation
 
 BISECTIONS = 64
 ITEMS = 64
@@ -70,97 +70,72 @@ class Clipped:
         )
         return np.asarray(bound, np.float64) * (scale * (1 - ROUNDING)), np.array(closest)
 
-    def single(
-        self,
-        batch: Batch,
-        point: Int[np.ndarray, " m"],
-        rival: Int[np.ndarray, " m"],
-        ceiling: Float[np.ndarray, " m"],
-    ) -> Float[np.ndarray, " m"]:
+    def single(self, pairs: Pairs, ceiling: Float[np.ndarray, " m"]) -> Float[np.ndarray, " m"]:
         """As `Problem.single`."""
-        own = batch.closest[point]
-        bound = np.zeros(len(point))
+        own = pairs.own
+        bound = np.zeros(len(pairs))
         # Most rivals lose at the ceiling: one evaluation tells.
         goal = np.where(np.isfinite(ceiling), ceiling, 0)
         some = np.flatnonzero(goal > 0)
-        value, error = self._margin(batch, point[some], rival[some], own[some], goal[some])
+        value, error = self._margin(pairs.take(some), own[some], goal[some])
         safe = some[value > error]
         bound[safe] = goal[safe]
         rest = np.flatnonzero(bound == 0)
-        bound[rest] = self.solve(batch, point[rest], rival[rest], own[rest, None]).bound
+        bound[rest] = self.solve(pairs.take(rest), own[rest, None]).bound
         return bound
 
-    def solve(
-        self,
-        batch: Batch,
-        point: Int[np.ndarray, " m"],
-        rival: Int[np.ndarray, " m"],
-        rows: Int[np.ndarray, "m k"],
-    ) -> Solution:
+    def solve(self, pairs: Pairs, rows: Int[np.ndarray, "m k"]) -> Solution:
         """As `Problem.solve`, by bisection: no row depends on another."""
         m, k = rows.shape
         radius, worst = np.zeros(m), np.zeros(m, int)
         for part in blocks(m, ITEMS):
-            p, used = point[part], rows[part] >= 0
-            low, high = self._reach(batch, p, rival[part])
-            z, w_j = batch.points[p], self.prototypes[rival[part]]
+            some, used = pairs.take(part), rows[part] >= 0
+            low, high = self._reach(some)
+            z, w_j = some.z, self.prototypes[some.rival]
             # An absent row is the rival itself, which never leads.
-            w_i = self.prototypes[np.where(used, rows[part], rival[part][:, None])]
+            w_i = self.prototypes[np.where(used, rows[part], some.rival[:, None])]
             items = [padded(x, ITEMS) for x in (z, w_j, w_i, low, high)]
             with float64_on_cpu():
-                found = [np.asarray(x)[: len(p)] for x in _root(*items)]
+                found = [np.asarray(x)[: len(some)] for x in _root(*items)]
             radius[part], worst[part] = found
         own = rows[np.arange(m), worst]
         own = np.where(own >= 0, own, rows[:, 0])
-        bound = self._prove(batch, point, rival, own, radius)
-        low, high = self._reach(batch, point, rival)
+        bound = self._prove(pairs, own, radius)
+        low, high = self._reach(pairs)
         size = np.where(np.isfinite(radius), radius, 0)[:, None]
         multipliers = np.zeros((m, k))
         multipliers[np.arange(m), worst] = 1
         return Solution(bound, _toward(low, high, size), multipliers)
 
-    def violation(
-        self,
-        batch: Batch,
-        point: Int[np.ndarray, " m"],
-        rival: Int[np.ndarray, " m"],
-        step: Float[np.ndarray, "m d"],
-    ) -> Violation:
+    def violation(self, pairs: Pairs, step: Float[np.ndarray, "m d"]) -> Violation:
         """As `Problem.violation`."""
-        worst, own = np.empty(len(point)), np.empty(len(point), int)
-        x = batch.points[point] + step
-        theirs = np.abs(x - self.prototypes[rival]).sum(axis=1)
-        for a, label in enumerate(batch.labels[point]):
+        worst, own = np.empty(len(pairs)), np.empty(len(pairs), int)
+        x, w_j = pairs.z + step, self.prototypes[pairs.rival]
+        theirs = np.abs(x - w_j).sum(axis=1)
+        for a, label in enumerate(pairs.batch.labels[pairs.point]):
             members = self.members[int(label)]
             distance = np.abs(x[a] - self.prototypes[members]).sum(axis=1)
             best = distance.argmin()
             worst[a], own[a] = theirs[a] - distance[best], members[best]
-        size = np.abs(x).sum(axis=1) + np.abs(self.prototypes[rival]).sum(axis=1)
+        size = np.abs(x).sum(axis=1) + np.abs(w_j).sum(axis=1)
         return Violation(worst, own, 64 * ROUNDING * size)
 
-    def _reach(
-        self, batch: Batch, point: Int[np.ndarray, " m"], rival: Int[np.ndarray, " m"]
-    ) -> tuple[Float[np.ndarray, "m d"], Float[np.ndarray, "m d"]]:
+    def _reach(self, pairs: Pairs) -> tuple[Float[np.ndarray, "m d"], Float[np.ndarray, "m d"]]:
         """How far coordinates go towards the rival, down and up, at most."""
-        away = self.prototypes[rival] - batch.points[point]
-        return np.clip(away, batch.lower[point], 0), np.clip(away, 0, batch.upper[point])
+        away, (lower, upper) = self.prototypes[pairs.rival] - pairs.z, pairs.room
+        return np.clip(away, lower, 0), np.clip(away, 0, upper)
 
     def _margin(
-        self,
-        batch: Batch,
-        point: Int[np.ndarray, " m"],
-        rival: Int[np.ndarray, " m"],
-        own: Int[np.ndarray, " m"],
-        radius: Float[np.ndarray, " m"],
+        self, pairs: Pairs, own: Int[np.ndarray, " m"], radius: Float[np.ndarray, " m"]
     ) -> tuple[Float[np.ndarray, " m"], Float[np.ndarray, " m"]]:
         """f_i at a radius, and a bound of its error."""
-        value, error = np.zeros(len(point)), np.zeros(len(point))
-        d = batch.points.shape[1]
-        for part in blocks(len(point), max(1, CACHE // (8 * d))):
-            z = batch.points[point[part]]
-            w_i, w_j = self.prototypes[own[part]], self.prototypes[rival[part]]
+        value, error = np.zeros(len(pairs)), np.zeros(len(pairs))
+        d = self.prototypes.shape[1]
+        for part in blocks(len(pairs), max(1, CACHE // (8 * d))):
+            some = pairs.take(part)
+            z, w_i, w_j = some.z, self.prototypes[own[part]], self.prototypes[some.rival]
             e = np.minimum(radius[part], 1e300)[:, None]
-            low, high = self._reach(batch, point[part], rival[part])
+            low, high = self._reach(some)
             x = z + _toward(low, high, e)
             theirs, ours = np.abs(x - w_j), np.abs(x - w_i)
             value[part] = (theirs - ours).sum(axis=1)
@@ -170,19 +145,14 @@ class Clipped:
         return value, error
 
     def _prove(
-        self,
-        batch: Batch,
-        point: Int[np.ndarray, " m"],
-        rival: Int[np.ndarray, " m"],
-        own: Int[np.ndarray, " m"],
-        radius: Float[np.ndarray, " m"],
+        self, pairs: Pairs, own: Int[np.ndarray, " m"], radius: Float[np.ndarray, " m"]
     ) -> Float[np.ndarray, " m"]:
         """The greatest radius, of a few at or below those given, at which the rival loses."""
-        bound = np.zeros(len(point))
-        todo = np.arange(len(point))
+        bound = np.zeros(len(pairs))
+        todo = np.arange(len(pairs))
         for retreat in RETREATS:
             trial = np.where(np.isinf(radius[todo]), np.inf, radius[todo] * (1 - retreat))
-            value, error = self._margin(batch, point[todo], rival[todo], own[todo], trial)
+            value, error = self._margin(pairs.take(todo), own[todo], trial)
             won = value > error
             bound[todo[won]] = trial[won]
             todo = todo[~won & np.isfinite(radius[todo])]

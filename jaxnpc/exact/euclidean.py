@@ -19,10 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxnpc.exact.batching import blocks, float64_on_cpu, padded
+from jaxnpc.batching import blocks, float64_on_cpu, padded
 from jaxnpc.exact.halfspace import CACHE, ROUNDING, prove
 from jaxnpc.exact.linear import nearest_linear
-from jaxnpc.exact.problem import Batch, Solution, Violation
+from jaxnpc.exact.problem import Pairs, Solution, Violation
 from jaxnpc.exact.quadratic import nearest_l2
 from jaxnpc.exact.screening import Device, single_multipliers, unbounded_bounds, up32
 
@@ -164,57 +164,37 @@ class HalfSpaces:
         )
         return np.asarray(bound, np.float64) * (device.scale * (1 - ROUNDING)), np.array(closest)
 
-    def single(
-        self,
-        batch: Batch,
-        point: Int[np.ndarray, " m"],
-        rival: Int[np.ndarray, " m"],
-        ceiling: Float[np.ndarray, " m"],
-    ) -> Float[np.ndarray, " m"]:
+    def single(self, pairs: Pairs, ceiling: Float[np.ndarray, " m"]) -> Float[np.ndarray, " m"]:
         """As `Problem.single`."""
         del ceiling
-        own = batch.closest[point]
-        t = self._multipliers(batch, point, own, rival)
-        one = np.ones((len(point), 1))
-        return self._prove(batch, point, rival, own[:, None], one, t)
+        t = self._multipliers(pairs)
+        one = np.ones((len(pairs), 1))
+        return self._prove(pairs, pairs.own[:, None], one, t)
 
-    def solve(
-        self,
-        batch: Batch,
-        point: Int[np.ndarray, " m"],
-        rival: Int[np.ndarray, " m"],
-        rows: Int[np.ndarray, "m k"],
-    ) -> Solution:
+    def solve(self, pairs: Pairs, rows: Int[np.ndarray, "m k"]) -> Solution:
         """As `Problem.solve`, in float64 on the CPU, then proved."""
-        k = rows.shape[1]
-        dual, step = np.zeros((len(point), k)), np.zeros((len(point), batch.points.shape[1]))
+        dual, step = np.zeros(rows.shape), np.zeros((len(pairs), self.prototypes.shape[1]))
         # All calls are under way before the first result is waited for.
         found = [
-            (part, self._solve_part(batch, point[part], rival[part], rows[part]))
-            for part in blocks(len(point), SOLVES)
+            (part, self._solve_part(pairs.take(part), rows[part]))
+            for part in blocks(len(pairs), SOLVES)
         ]
         for part, results in found:
             dual[part], step[part] = (np.asarray(x)[: part.stop - part.start] for x in results)
         # Where nothing is admissible a step may leave the domain.
-        step = np.clip(step, batch.lower[point], batch.upper[point])
+        step = np.clip(step, *pairs.room)
         # At an optimum of the dual the kinks of q = 1 lie at 1; of q = 2 the slope is 1.
-        t = np.ones(len(point)) if self.q != math.inf else np.abs(step).max(axis=1)
-        bound = self._prove(batch, point, rival, rows, np.maximum(dual, 0), t)
+        t = np.ones(len(pairs)) if self.q != math.inf else np.abs(step).max(axis=1)
+        bound = self._prove(pairs, rows, np.maximum(dual, 0), t)
         return Solution(bound, step, dual)
 
-    def violation(
-        self,
-        batch: Batch,
-        point: Int[np.ndarray, " m"],
-        rival: Int[np.ndarray, " m"],
-        step: Float[np.ndarray, "m d"],
-    ) -> Violation:
+    def violation(self, pairs: Pairs, step: Float[np.ndarray, "m d"]) -> Violation:
         """As `Problem.violation`: one matrix product for each class."""
-        x = (batch.points[point] - self.centre) + step
-        u, b = self._score_normals(rival), self.offsets[rival]
+        x = (pairs.z - self.centre) + step
+        u, b = self._score_normals(pairs.rival), self.offsets[pairs.rival]
         theirs = np.einsum("md,md->m", x, u) - b
-        lead, own = np.empty(len(point)), np.empty(len(point), int)
-        labels = batch.labels[point]
+        lead, own = np.empty(len(pairs)), np.empty(len(pairs), int)
+        labels = pairs.batch.labels[pairs.point]
         found: list[tuple[Int[np.ndarray, " b"], Int[np.ndarray, " k"], Any]] = []
         with float64_on_cpu():
             for c in np.unique(labels):
@@ -228,7 +208,7 @@ class HalfSpaces:
             lead[at] = np.asarray(value)[: len(at)]
         # The solvers meet their rows to a relative tolerance, the score to its rounding.
         solved = SOLVED * np.linalg.norm(step, axis=1) * self.spread
-        return Violation(lead - theirs, own, self._noise(x, rival) + solved)
+        return Violation(lead - theirs, own, self._noise(x, pairs.rival) + solved)
 
     @cached_property
     def spread(self) -> float:
@@ -242,55 +222,41 @@ class HalfSpaces:
         size = np.linalg.norm(x, axis=1) * np.linalg.norm(u, axis=1) + np.abs(self.offsets[rival])
         return 32 * math.sqrt(x.shape[1]) * ROUNDING * size
 
-    def _multipliers(
-        self,
-        batch: Batch,
-        point: Int[np.ndarray, " m"],
-        own: Int[np.ndarray, " m"],
-        rival: Int[np.ndarray, " m"],
-    ) -> Float[np.ndarray, " m"]:
-        scale, size = self.device.scale, 1 << (len(batch.points) - 1).bit_length()
+    def _multipliers(self, pairs: Pairs) -> Float[np.ndarray, " m"]:
+        batch, scale = pairs.batch, self.device.scale
+        size = 1 << (len(batch.points) - 1).bit_length()
         z, low, high = (
             jnp.asarray(padded((x / scale).astype(np.float32), size))
             for x in (batch.points - self.centre, batch.lower, batch.upper)
         )
+        columns = pairs.point, pairs.own, pairs.rival
         found = [
             single_multipliers(
                 self.device,
                 (z, low, high),
-                np.stack([padded(x[part].astype(np.int32), SINGLES) for x in (point, own, rival)]),
+                np.stack([padded(x[part].astype(np.int32), SINGLES) for x in columns]),
                 self.q,
             )
-            for part in blocks(len(point), SINGLES)
+            for part in blocks(len(pairs), SINGLES)
         ]
-        t = np.concatenate(found)[: len(point)].astype(np.float64)
+        t = np.concatenate(found)[: len(pairs)].astype(np.float64)
         units = {1: scale * self.gain, 2: 1 / self.gain, math.inf: scale}
         return t * units[self.q]
 
-    def _solve_part(
-        self,
-        batch: Batch,
-        point: Int[np.ndarray, " m"],
-        rival: Int[np.ndarray, " m"],
-        rows: Int[np.ndarray, "m k"],
-    ) -> tuple[Array, Array]:
-        v, c = self._rows(batch, point, rival, rows)
+    def _solve_part(self, pairs: Pairs, rows: Int[np.ndarray, "m k"]) -> tuple[Array, Array]:
+        v, c = self._rows(pairs, rows)
         c = np.concatenate([c, np.full((SOLVES - len(c), c.shape[1]), -1.0)])
-        v, low, high = (padded(x, SOLVES) for x in (v, batch.lower[point], batch.upper[point]))
+        v, low, high = (padded(x, SOLVES) for x in (v, *pairs.room))
         with float64_on_cpu():
             return _solve_rows(v, c, low, high, self.q)
 
     def _rows(
-        self,
-        batch: Batch,
-        point: Int[np.ndarray, " m"],
-        rival: Int[np.ndarray, " m"],
-        rows: Int[np.ndarray, "m k"],
+        self, pairs: Pairs, rows: Int[np.ndarray, "m k"]
     ) -> tuple[Float[np.ndarray, "m k d"], Float[np.ndarray, "m k"]]:
         """V and c; of rows that are absent 0 and -1."""
-        v = self.normals[rival][:, None] - self.normals[rows]
-        z, w = batch.points[point], self.prototypes
-        middle = (z - w[rival])[:, None] + (z[:, None] - w[rows])
+        v = self.normals[pairs.rival][:, None] - self.normals[rows]
+        z, w = pairs.z, self.prototypes
+        middle = (z - w[pairs.rival])[:, None] + (z[:, None] - w[rows])
         c = -np.einsum("mkd,mkd->mk", v, middle) / 2
         absent = rows < 0
         v[absent], c[absent] = 0, -1
@@ -298,18 +264,16 @@ class HalfSpaces:
 
     def _prove(
         self,
-        batch: Batch,
-        point: Int[np.ndarray, " m"],
-        rival: Int[np.ndarray, " m"],
+        pairs: Pairs,
         rows: Int[np.ndarray, "m k"],
         dual: Float[np.ndarray, "m k"],
         t: Float[np.ndarray, " m"],
     ) -> Float[np.ndarray, " m"]:
-        bound = np.empty(len(point))
-        for part in blocks(len(point), max(1, CACHE // (8 * batch.points.shape[1]))):
-            p, j = point[part], rival[part]
-            v, error, c = self._combine(batch.points[p], j, rows[part], dual[part])
-            bound[part] = prove(v, error, c, batch.lower[p], batch.upper[p], t[part], self.q)
+        bound = np.empty(len(pairs))
+        for part in blocks(len(pairs), max(1, CACHE // (8 * self.prototypes.shape[1]))):
+            some = pairs.take(part)
+            v, error, c = self._combine(some.z, some.rival, rows[part], dual[part])
+            bound[part] = prove(v, error, c, *some.room, t[part], self.q)
         return bound
 
     def _combine(

@@ -22,7 +22,7 @@ from jaxnpc.distances import named_norm
 from jaxnpc.domains import Box, Domain, check, check_inside
 from jaxnpc.exact.closed import Clipped
 from jaxnpc.exact.euclidean import HalfSpaces
-from jaxnpc.exact.problem import Batch, Problem
+from jaxnpc.exact.problem import Batch, Pairs, Problem
 from jaxnpc.prototypes import PrototypeClassifier, as_points, real_array
 
 # Entries of the table of bounds, points times prototypes, that are held at a time.
@@ -219,7 +219,7 @@ class _Search:
         if self._late() or not len(point):
             return
         ceiling = self._ceiling()[point]
-        bound = self.problem.single(self.batch, point, rival, ceiling)
+        bound = self.problem.single(Pairs(self.batch, point, rival), ceiling)
         bound = np.maximum(bound, self.bounds[point, rival])
         self.bounds[point, rival] = np.inf
         rows = np.full((len(point), self.open.rows.shape[1]), -1)
@@ -254,14 +254,15 @@ class _Search:
     def _advance_width(self, at: Int[np.ndarray, " m"], width: int) -> None:
         o = self.open
         point, rival, rows = o.point[at], o.rival[at], o.rows[at, :width]
-        found = self.problem.solve(self.batch, point, rival, rows)
+        pairs = Pairs(self.batch, point, rival)
+        found = self.problem.solve(pairs, rows)
         np.add.at(self.solved, point, 1)
         o.bound[at] = np.maximum(o.bound[at], found.bound)
         # Those that remain below the best are worth looking at all own prototypes.
         alive = np.flatnonzero(o.bound[at] < self._ceiling()[point])
         at, point, rival, rows = at[alive], point[alive], rival[alive], rows[alive]
         step, weights = found.step[alive], found.multipliers[alive]
-        gap = self.problem.violation(self.batch, point, rival, step)
+        gap = self.problem.violation(pairs.take(alive), step)
         known = np.any(rows == gap.own[:, None], axis=1)
         met = gap.worst <= gap.noise
         o.done[at[known | met]] = True

@@ -1,6 +1,6 @@
 """What the search for the nearest rival asks of a problem: bounds, solutions and violations."""
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -22,6 +22,42 @@ class Batch(NamedTuple):
     closest: Int[np.ndarray, " n"]
     lower: Float[np.ndarray, "n d"]
     upper: Float[np.ndarray, "n d"]
+
+
+class Pairs(NamedTuple):
+    """Points and rivals of theirs, one sub-problem each.
+
+    Attributes:
+        batch: the points under study.
+        point: which of them; m indices.
+        rival: the prototype j.
+    """
+
+    batch: Batch
+    point: Int[np.ndarray, " m"]
+    rival: Int[np.ndarray, " m"]
+
+    def take(self, some: Any) -> "Pairs":
+        """Some of the pairs, by a slice or by their indices."""
+        return Pairs(self.batch, self.point[some], self.rival[some])
+
+    def __len__(self) -> int:
+        return len(self.point)
+
+    @property
+    def z(self) -> Float[np.ndarray, "m d"]:
+        """The points themselves."""
+        return self.batch.points[self.point]
+
+    @property
+    def own(self) -> Int[np.ndarray, " m"]:
+        """The own prototype about closest to each."""
+        return self.batch.closest[self.point]
+
+    @property
+    def room(self) -> tuple[Float[np.ndarray, "m d"], Float[np.ndarray, "m d"]]:
+        """How far each coordinate can move, down and up."""
+        return self.batch.lower[self.point], self.batch.upper[self.point]
 
 
 class Solution(NamedTuple):
@@ -61,32 +97,14 @@ class Problem(Protocol):
         """Cheap proved bounds for each rival, infinite for own prototypes; and Batch.closest."""
         ...
 
-    def single(
-        self,
-        batch: Batch,
-        point: Int[np.ndarray, " m"],
-        rival: Int[np.ndarray, " m"],
-        ceiling: Float[np.ndarray, " m"],
-    ) -> Float[np.ndarray, " m"]:
+    def single(self, pairs: Pairs, ceiling: Float[np.ndarray, " m"]) -> Float[np.ndarray, " m"]:
         """Proved bounds from the closest own prototype alone; none need exceed the ceiling."""
         ...
 
-    def solve(
-        self,
-        batch: Batch,
-        point: Int[np.ndarray, " m"],
-        rival: Int[np.ndarray, " m"],
-        rows: Int[np.ndarray, "m k"],
-    ) -> Solution:
+    def solve(self, pairs: Pairs, rows: Int[np.ndarray, "m k"]) -> Solution:
         """The least step by which the rival beats the own prototypes in rows (-1 is none)."""
         ...
 
-    def violation(
-        self,
-        batch: Batch,
-        point: Int[np.ndarray, " m"],
-        rival: Int[np.ndarray, " m"],
-        step: Float[np.ndarray, "m d"],
-    ) -> Violation:
+    def violation(self, pairs: Pairs, step: Float[np.ndarray, "m d"]) -> Violation:
         """What the rivals lack at points + step, over all own prototypes."""
         ...
