@@ -3,9 +3,10 @@
 from jaxnpc.bounds import lower_bounds, margin_bounds
 from jaxnpc.certificate import Certificate, curve, robust_accuracy, union
 from jaxnpc.certify import certify
+from jaxnpc.decisions import predict
 from jaxnpc.domains import Box, Unbounded
 from jaxnpc.pairwise.table import PairRadius, is_exact, prove, rho
-from jaxnpc.prototypes import PrototypeClassifier, predict, prototype_classifier, scores
+from jaxnpc.prototypes import PrototypeClassifier, prototype_classifier, scores
 
 __all__ = [
     "Box",

@@ -1,16 +1,17 @@
 """Which class a point belongs to, decided in float64 and only where rounding cannot matter."""
 
-import contextlib
+from collections.abc import Hashable
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
+from jaxnpc.batching import float64_on_cpu
 from jaxnpc.distances import pairwise, rounding, squared_l2, squared_l2_error
-from jaxnpc.prototypes import PrototypeClassifier, finite_rows, padded_blocks
+from jaxnpc.prototypes import PrototypeClassifier, as_points, finite_rows, padded_blocks, real_array
 
 BLOCK = 1 << 22
 """How many distances are held at a time."""
@@ -67,6 +68,9 @@ def decide(classifier: PrototypeClassifier, points: Float[np.ndarray, "n *d"]) -
         ([0, 0], [True, False])
     """
     finite = finite_rows(np.asarray(points, np.float64))
+    if not len(finite):
+        none = np.zeros((0, len(classifier.classes)))
+        return Decision(np.zeros(0, int), finite, none, none)
     points, spread, prepared = _prepare(classifier, points)
     size = 1 << max(0, (BLOCK // len(prepared.prototypes)).bit_length() - 1)
     blocks, begin = [], 0
@@ -76,6 +80,32 @@ def decide(classifier: PrototypeClassifier, points: Float[np.ndarray, "n *d"]) -
     decision = Decision(*(np.concatenate(field) for field in zip(*blocks, strict=True)))
     predicted = np.where(finite, decision.predicted, -1)
     return decision._replace(predicted=predicted, certain=decision.certain & finite)
+
+
+def predict(classifier: PrototypeClassifier, x: Float[ArrayLike, "n *d"]) -> list[Hashable]:
+    """The names of the predicted classes, judged in float64 on the host.
+
+    Args:
+        classifier: the classifier.
+        x: n points, of which those that are not finite are given the first class.
+
+    Returns:
+        One class name a point; between equally close classes the first in `classes`.
+
+    Raises:
+        TypeError: if x is not numeric.
+        ValueError: if the points have another shape than the prototypes.
+
+    Example:
+        >>> from jaxnpc.prototypes import prototype_classifier
+        >>> pets = prototype_classifier([[0.0, 0.0], [2.0, 0.0]], ["dog", "cat"])
+        >>> predict(pets, [[0.5, 1.0], [1.0, 5.0]])
+        ['dog', 'cat']
+    """
+    points = as_points(classifier, real_array(x, "x"))
+    # Distances beyond float64 prove nothing, which is an answer.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return [classifier.classes[max(k, 0)] for k in decide(classifier, points).predicted]
 
 
 def leaves(
@@ -179,7 +209,7 @@ def _crosses(
         far = np.square(gap).sum(axis=1) * relative + _tiny(block)
     else:
         far = np.linalg.norm(gap, ord=p, axis=1) * relative + _tiny(block) ** 0.5 + spread
-    with _float64():
+    with float64_on_cpu():
         x, images = jnp.asarray(block), jnp.asarray(w)
         if squared:
             bounds = _by_products(x, images)
@@ -200,7 +230,7 @@ def _decide(
 ) -> Decision:
     """Decide the first n points of a padded block."""
     distance, prototypes, starts = prepared
-    with _float64():
+    with float64_on_cpu():
         x, w = jnp.asarray(block), jnp.asarray(prototypes)
         if callable(distance):
             values = np.asarray(distance(x, w))[:n]
@@ -285,11 +315,3 @@ def _compare(
     others[rows, index] = np.inf
     certain = upper[rows, index] < others.min(axis=1)
     return Decision(index, certain, lower, upper)
-
-
-def _float64() -> contextlib.ExitStack:
-    """Float64 on the host's processor, whatever the default precision and device are."""
-    stack = contextlib.ExitStack()
-    stack.enter_context(jax.enable_x64(True))
-    stack.enter_context(jax.default_device(jax.local_devices(backend="cpu")[0]))
-    return stack

@@ -11,15 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from jaxnpc.distances import choosing_distances, is_norm, length, pairwise
+from jaxnpc.distances import is_norm, length, pairwise
 
 Distance = Callable[[Float[Array, "n *shape"], Float[Array, "K *shape"]], Float[Array, "n K"]]
 
 AnyArray = TypeVar("AnyArray", np.ndarray, Array)
 
-DISTANCES = 1 << 22  # distances that the device is asked for at a time
 BLOCK = 128  # points whose distances to all prototypes are held at a time
-PAIRS = 1 << 12  # pairs of a point and a prototype that are compared in float64 at a time
 
 
 @jax.tree_util.register_dataclass
@@ -79,8 +77,8 @@ def prototype_classifier(
 
     Example:
         >>> pets = prototype_classifier([[0.0, 0.0], [2.0, 0.0]], ["dog", "cat"])
-        >>> predict(pets, np.array([[0.5, 1.0], [1.0, 5.0]]))
-        ['dog', 'cat']
+        >>> predict_index(pets, jnp.array([[0.5, 1.0], [1.0, 5.0]])).tolist()
+        [1, 0]
         >>> pets.classes
         ('cat', 'dog')
 
@@ -178,6 +176,8 @@ def scores(classifier: PrototypeClassifier, x: Float[Array, "n *d"]) -> Float[Ar
 def predict_index(classifier: PrototypeClassifier, x: Float[Array, "n *d"]) -> Int[Array, " n"]:
     """The index of the predicted class, in the arithmetic of x; 0 for points that are NaN.
 
+    Jitted as it is; [`predict`][jaxnpc.decisions.predict] judges in float64.
+
     Args:
         classifier: the classifier.
         x: n points.
@@ -190,64 +190,6 @@ def predict_index(classifier: PrototypeClassifier, x: Float[Array, "n *d"]) -> I
         return jnp.argmin(_by_class(classifier, distances(classifier, rows)), axis=1)
 
     return _in_blocks(block, as_points(classifier, x))
-
-
-def predict(
-    classifier: PrototypeClassifier, x: Float[ArrayLike, "n *d"], *, block: int | None = None
-) -> list[Hashable]:
-    """The names of the predicted classes, judged in float64 on the host.
-
-    Candidates are chosen on the device, with its rounding allowed for, and compared in float64.
-
-    Args:
-        classifier: the classifier.
-        x: n points, of which those that are not finite are given the first class.
-        block: how many points the device sees at a time, which bounds the memory; by default few
-            enough for 2**22 distances.
-
-    Returns:
-        One class name a point; between equally close classes the first in `classes`.
-
-    Raises:
-        TypeError: if x is not numeric.
-        ValueError: if the points have another shape than the prototypes.
-    """
-    points = as_points(classifier, real_array(x, "x"))
-    block = block or max(1, DISTANCES // len(classifier.prototypes))
-    finite = finite_rows(points)
-    points = np.where(finite.reshape(-1, *[1] * (points.ndim - 1)), points, 0)
-    if callable(classifier.distance):
-        chosen = [
-            np.asarray(predict_index(classifier, jnp.asarray(rows)))[:count]
-            for rows, count in padded_blocks(points, block)
-        ]
-    else:
-        chosen = _nearest_classes(classifier, points, classifier.distance, block)
-    winners = np.concatenate([np.zeros(0, np.int32), *chosen])
-    return [classifier.classes[c] for c in np.where(finite, winners, 0)]
-
-
-def _nearest_classes(
-    classifier: PrototypeClassifier, points: Float[np.ndarray, "n d"], p: float, block: int
-) -> list[Int[np.ndarray, " b"]]:
-    points, w = linear_image(classifier, points), linear_image(classifier, classifier.prototypes)
-    device_w = jnp.asarray(w.astype(classifier.prototypes.dtype))
-    labels = np.asarray(classifier.labels)
-    chosen: list[np.ndarray] = []
-    for wide, count in padded_blocks(points, block):
-        with np.errstate(over="ignore"):  # infinite on the device: nothing is known there
-            rows = wide.astype(device_w.dtype)
-        moved = jnp.asarray(rounded_by(wide, rows, p) + rounded_by(w, device_w, p), rows.dtype)
-        candidates = _candidates(jnp.asarray(rows), device_w, moved, p)
-        row, k = np.nonzero(np.asarray(candidates)[:count])
-        nearest = np.full((count, len(classifier.classes)), np.inf)
-        for part in np.array_split(np.arange(len(row)), -(-len(row) // PAIRS) or 1):
-            with np.errstate(over="ignore", invalid="ignore"):  # so far away that none is nearest
-                gap = np.subtract(wide[row[part]], w[k[part]], dtype=np.float64)
-                size = np.linalg.norm(gap, ord=p, axis=1)
-            np.fmin.at(nearest, (row[part], labels[k[part]]), size)
-        chosen.append(nearest.argmin(axis=1))
-    return chosen
 
 
 def linear_image(
@@ -361,16 +303,6 @@ def _closest(classifier: PrototypeClassifier, x: Float[Array, "n *d"]) -> Int[Ar
     k = d.shape[1]
     index = jnp.where(d <= least, jnp.arange(k), k - 1)
     return _by_class(classifier, index)
-
-
-@partial(jax.jit, static_argnames="p")
-def _candidates(
-    x: Float[Array, "n d"], w: Float[Array, "K d"], moved: Float[Array, ""], p: float
-) -> Bool[Array, "n K"]:
-    """Which prototypes may be the closest one, given what rounding may have done."""
-    d, error = choosing_distances(x, w, p, moved)
-    # Negated, so that NaN, of which nothing is known, is a candidate.
-    return ~(d - error > jnp.min(d + error, axis=1, keepdims=True))
 
 
 def _class_order(names: Sequence[Hashable]) -> tuple[Hashable, ...]:

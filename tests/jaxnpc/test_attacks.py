@@ -12,9 +12,9 @@ from jaxnpc import attacks
 from jaxnpc.attacks import attack, logits, tighten
 from jaxnpc.certify import certify
 from jaxnpc.datasets import digits
-from jaxnpc.decisions import leaves
+from jaxnpc.decisions import leaves, predict
 from jaxnpc.domains import Box, Unbounded
-from jaxnpc.prototypes import predict, prototype_classifier
+from jaxnpc.prototypes import prototype_classifier
 
 pytest.importorskip("foolbox", reason="needs the extra attacks")
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxnpc import prototypes
+from jaxnpc import decisions, prototypes
+from jaxnpc.decisions import predict
 from jaxnpc.prototypes import (
     class_indices,
-    predict,
     predict_index,
     prototype_classifier,
     scores,
@@ -169,12 +169,11 @@ def test_no_points():
 
 def test_blocks_of_one_shape_compile_once():
     classifier = prototype_classifier(SQUARE, [0, 0, 1, 1])
-    prototypes._candidates.clear_cache()
+    decisions._by_products.clear_cache()
     rng = np.random.default_rng(4)
     for n in (33, 50, 64):
-        predict(classifier, rng.normal(size=(n, 2)).astype(np.float32), block=64)
-    predict(classifier, rng.normal(size=(200, 2)).astype(np.float32), block=64)
-    assert prototypes._candidates._cache_size() == 1
+        predict(classifier, rng.normal(size=(n, 2)).astype(np.float32))
+    assert decisions._by_products._cache_size() == 1
 
 
 def test_it_is_a_pytree_that_jits_without_folding():
