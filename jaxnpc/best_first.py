@@ -15,16 +15,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxnpc.distances import pairwise
+from jaxnpc.batching import queued
+from jaxnpc.distances import pairwise, to_tiles
 from jaxnpc.domains import Box, Domain
 from jaxnpc.exclusion import pairs_beyond
+from jaxnpc.pairwise.frame import PairRadius
 from jaxnpc.pairwise.l2 import half_space
 from jaxnpc.pairwise.table import rho
 from jaxnpc.prototypes import rounded_by
+from jaxnpc.reach import Lift
 from jaxnpc.rivals import Rival, Rivals, Space, sharpen, shift
-
-QUEUE = (64, 512)
-"""The sizes of a batch of pairs: the smallest that fits is taken, so that two programs do."""
 
 NOISE = 1e-5
 """The relative difference of two distances that rounding may account for."""
@@ -46,6 +46,8 @@ class Evaluated:
         own: the position among the class's members of the i with the largest radius so far.
         radius: that radius, in the device's precision.
         witness: its minimiser.
+        checked: whether the witness has been compared with all own prototypes; what follows is
+            known only then. Only leaders are worth that.
         feasible: whether the witness is as far from every own prototype as from j.
         following: the position of the i to try next, -1 once the maximum is found.
         open: which i might still have a larger radius.
@@ -56,6 +58,7 @@ class Evaluated:
     own: Int[np.ndarray, " P"]
     radius: Float[np.ndarray, " P"]
     witness: Float[np.ndarray, "P d"]
+    checked: Bool[np.ndarray, " P"]
     feasible: Bool[np.ndarray, " P"]
     following: Int[np.ndarray, " P"]
     open: Bool[np.ndarray, "P own"]
@@ -70,12 +73,14 @@ class Found(NamedTuple):
             that were evaluated and for own prototypes.
         sure: for each evaluated pair the bound that certainly holds.
         winner: for each point its pair of smallest radius, -1 if no pair was evaluated.
+        lift: what raised the floors of all rivals at once, where that is possible.
     """
 
     pairs: Evaluated
     floor: Float[np.ndarray, "B K"]
     sure: Float[np.ndarray, " P"]
     winner: Int[np.ndarray, " B"]
+    lift: Lift | None
 
 
 def search(
@@ -107,14 +112,15 @@ def search(
     """
     floor = np.array(rivals.floor)
     key = floor.copy()
-    own = np.broadcast_to(np.asarray(rivals.nearest)[:, None], floor.shape)
+    own = np.repeat(np.asarray(rivals.nearest)[:, None], floor.shape[1], axis=1)
     sharp = np.zeros(floor.shape, bool)
     table = rival.table if every_own else None
-    if table is not None:
-        own = own.copy()
     # Half-spaces in a box, whose cheap bounds ignore the walls, are worth a look in between.
     walls = domain if space.p == 2 and isinstance(domain, Box) else None
     error = np.array([shift(space), moved + _bounds_moved(domain, floor.dtype)], floor.dtype)
+    lift = None
+    if space.p == np.inf:
+        lift = Lift.prepare(space, rival, rivals, z, domain, every_own, error[1])
     slot = np.full(floor.shape, -1, np.int32)
     pairs = _nothing(z.shape[1], rival.own.size, key.dtype)
     rows, breadth = np.flatnonzero(active), 1
@@ -125,7 +131,12 @@ def search(
         leader, ceiling = np.full(len(key), -1), np.full(len(key), np.inf, key.dtype)
         leader[pairs.row[order]], ceiling[pairs.row[order]] = order, pair_key[order]
         behind = key[rows].min(axis=1) < ceiling[rows]
+        if lift is not None:
+            lift(rows[behind], floor, key, own)
+            behind = key[rows].min(axis=1) < ceiling[rows]
         again = leader[rows[~behind]]
+        new = again[~pairs.checked[again]]
+        _check(space, rival, pairs, new, pairs.own[new], pairs.witness[new])
         again = again[pairs.following[again] >= 0]
         rows = np.sort(np.concatenate([rows[behind], pairs.row[again]]))
         if not len(rows):
@@ -143,14 +154,17 @@ def search(
         fresh = len(pairs.row) + np.arange(len(row))
         slot[row, j] = fresh
         pairs = _append(pairs, row, j, own[row, j], every_own)
+        if lift is not None:
+            lift.drop(row, j)
         touched = np.concatenate([again, fresh])
-        _evaluate(space, rival, pairs, touched, z, x, domain)
+        trial, witness = _evaluate(space, rival, pairs, touched, z, x, domain)
+        _check(space, rival, pairs, again, trial[: len(again)], witness[: len(again)])
         row, j = pairs.row[touched], pairs.rival[touched]
-        key[row, j] = np.maximum(key[row, j], pairs.radius[touched])
+        key[row, j] = np.maximum(floor[row, j], pairs.radius[touched])
     winner = np.where(active, leader, -1)
     sure = floor[pairs.row, pairs.rival]
     floor[pairs.row, pairs.rival] = np.inf
-    return Found(pairs, floor, sure, winner)
+    return Found(pairs, floor, sure, winner, lift)
 
 
 def _lowest(
@@ -204,7 +218,7 @@ def _exclude(
     row, j = row[worth], j[worth]
     # A little farther than the leader, whose own radius is rounded.
     ball = ceiling * (1 + 16 * np.finfo(ceiling.dtype).eps)
-    for part, (rows, js, i) in _batches(row, j, own[row, j]):
+    for part, (rows, js, i) in queued(row, j, own[row, j]):
         reached = pairs_beyond(
             z, space.device_normals, rivals.low, rivals.high, rival.own,
             rows, js, i, ball[rows], domain, error, q=space.q,
@@ -230,7 +244,7 @@ def _sharpen(
     own: Int[np.ndarray, "B K"],
 ) -> None:
     """Raise the floors of some pairs to the maximum over all own prototypes, in place."""
-    for part, (rows, js) in _batches(row, j):
+    for part, (rows, js) in queued(row, j):
         bound, best = (np.asarray(v)[: len(part)] for v in sharpen(rivals, table, rows, js))
         better = bound > floor[row[part], j[part]]
         where = row[part][better], j[part][better]
@@ -245,72 +259,90 @@ def _evaluate(
     z: Float[Array, "B d"],
     x: Float[Array, "B m"],
     domain: Domain,
-) -> None:
-    """One more radius for each of some pairs, in place."""
+) -> tuple[Int[np.ndarray, " P"], Float[np.ndarray, "P d"]]:
+    """One more radius for each of some pairs, in place; the i that were tried, and minimisers."""
     trial = np.where(pairs.following[touched] >= 0, pairs.following[touched], pairs.own[touched])
-    metric = None if space.metric is None else jnp.asarray(space.metric, z.dtype)
-    for part, (row, j, i, index) in _batches(
-        pairs.row[touched], pairs.rival[touched], trial, touched
-    ):
-        result = _radius_and_check(
-            z, x, space.device_images, space.device_normals, metric, rival.own,
-            row, j, i, pairs.open[index], domain, p=space.p, q=space.q,
+    witness = np.zeros((len(touched), z.shape[1]), pairs.witness.dtype)
+    for part, (row, j, i) in queued(pairs.row[touched], pairs.rival[touched], trial):
+        result = _radius(
+            z, x, space.device_images, space.device_normals, rival.own, row, j, i, domain,
+            p=space.p, q=space.q, linear=space.metric is not None,
         )  # fmt: skip
-        radius, witness, feasible, still, following = (np.asarray(v)[: len(part)] for v in result)
+        radius, witness[part] = (np.asarray(v)[: len(part)] for v in result)
         at = touched[part]
-        pairs.open[at], pairs.following[at] = still, following
         better = ~(radius <= pairs.radius[at])
-        at = at[better]
-        pairs.radius[at], pairs.witness[at] = radius[better], witness[better]
-        pairs.feasible[at], pairs.own[at] = feasible[better], trial[part][better]
+        at, some = at[better], part[better]
+        pairs.radius[at], pairs.witness[at] = radius[better], witness[some]
+        pairs.own[at], pairs.checked[at] = trial[some], False
+    return trial, witness
 
 
-@partial(jax.jit, static_argnames=("p", "q"))
-def _radius_and_check(
+@partial(jax.jit, static_argnames=("p", "q", "linear"))
+def _radius(
     z: Float[Array, "B d"],
     x: Float[Array, "B m"],
     images: Float[Array, "K m"],
     normals: Float[Array, "K d"],
-    metric: Float[Array, "m d"] | None,
     members: Int[Array, " own"],
     row: Int[Array, " Q"],
     j: Int[Array, " Q"],
     i: Int[Array, " Q"],
-    still: Bool[Array, "Q own"],
     domain: Domain,
     *,
     p: float,
     q: float,
-) -> tuple[Array, Array, Array, Array, Array]:
-    """Radius and witness of some triples, and which own prototypes the witness leaves open."""
+    linear: bool,
+) -> PairRadius:
+    """Radius and witness of some triples."""
     z, x, k = z[row], x[row], members[i]
-    if metric is None:
-        pair = jax.vmap(partial(rho, p=p, q=q, domain=domain))(z, images[k], images[j])
-        image = pair.witness
-    else:
-        need = jnp.sum((images[j] - images[k]) * ((images[k] - x) + (images[j] - x)), axis=1) / 2
-        plane = partial(half_space, q=q, domain=domain)
-        pair = jax.vmap(plane)(z, normals[j] - normals[k], need)
-        image = jnp.matmul(pair.witness, metric.T, precision=jax.lax.Precision.HIGHEST)
+    if not linear:
+        return jax.vmap(partial(rho, p=p, q=q, domain=domain))(z, images[k], images[j])
+    need = jnp.sum((images[j] - images[k]) * ((images[k] - x) + (images[j] - x)), axis=1) / 2
+    return jax.vmap(partial(half_space, q=q, domain=domain))(z, normals[j] - normals[k], need)
+
+
+def _check(
+    space: Space,
+    rival: Rival,
+    pairs: Evaluated,
+    at: Int[np.ndarray, " P"],
+    own: Int[np.ndarray, " P"],
+    witness: Float[np.ndarray, "P d"],
+) -> None:
+    """Find out which i the witnesses of some pairs, for own prototypes i, leave open, in place."""
+    metric = None if space.metric is None else jnp.asarray(space.metric, pairs.witness.dtype)
+    for part, (j, i, index) in queued(pairs.rival[at], own, np.arange(len(at))):
+        result = _compare(witness[index], space.device_images, metric, rival, j, i, space.p)
+        nearer, excess = (np.asarray(v)[: len(part)] for v in result)
+        rows = at[part]
+        # An i that the witness satisfies has a minimiser no farther away than this witness.
+        pairs.open[rows] &= nearer & np.isfinite(pairs.radius[rows])[:, None]
+        best = np.argmax(np.where(pairs.open[rows], excess, -np.inf), axis=1)
+        pairs.following[rows] = np.where(pairs.open[rows].any(axis=1), best, -1)
+        mine = pairs.own[rows] == own[part]
+        pairs.feasible[rows[mine]] = ~nearer[mine].any(axis=1)
+    pairs.checked[at] = True
+
+
+@partial(jax.jit, static_argnames="p")
+def _compare(
+    witness: Float[Array, "Q d"],
+    images: Float[Array, "K m"],
+    metric: Float[Array, "m d"] | None,
+    rival: Rival,
+    j: Int[Array, " Q"],
+    i: Int[Array, " Q"],
+    p: float,
+) -> tuple[Bool[Array, "Q own"], Float[Array, "Q own"]]:
+    """Which own prototypes other than i are closer to the witnesses than j, and by how much."""
+    image = witness
+    if metric is not None:
+        image = jnp.matmul(witness, metric.T, precision=jax.lax.Precision.HIGHEST)
     to_rival = jax.vmap(lambda a, b: pairwise(a[None], b[None], p)[0, 0])(image, images[j])
-    excess = to_rival[:, None] - pairwise(image, images[members], p)
-    nearer = (excess > NOISE * to_rival[:, None]) & (jnp.arange(members.size) != i[:, None])
-    # An i that the witness satisfies has a minimiser no farther away than this witness.
-    still = still & nearer & jnp.isfinite(pair.radius)[:, None]
-    following = jnp.argmax(jnp.where(still, excess, -jnp.inf), axis=1)
-    following = jnp.where(jnp.any(still, axis=1), following, -1)
-    return pair.radius, pair.witness, ~jnp.any(nearer, axis=1), still, following
-
-
-def _batches(*columns: Int[np.ndarray, " P"]):
-    """Pairs in batches of few sizes: which they are, and their columns, the first one repeated."""
-    start, total = 0, len(columns[0])
-    while start < total:
-        size = next((s for s in QUEUE if s >= total - start), QUEUE[-1])
-        part = np.arange(start, min(start + size, total))
-        padded = np.concatenate([part, np.full(size - len(part), start)])
-        yield part, tuple(column[padded] for column in columns)
-        start += size
+    own = rival.own.size
+    excess = to_rival[:, None] - to_tiles(image, rival.tiles, p)[:, :own]
+    nearer = (excess > NOISE * to_rival[:, None]) & (jnp.arange(own) != i[:, None])
+    return nearer, excess
 
 
 def _nothing(d: int, members: int, dtype: np.dtype) -> Evaluated:
@@ -321,6 +353,7 @@ def _nothing(d: int, members: int, dtype: np.dtype) -> Evaluated:
         index(),
         np.zeros(0, dtype),
         np.zeros((0, d), dtype),
+        np.zeros(0, bool),
         np.zeros(0, bool),
         index(),
         np.zeros((0, members), bool),
@@ -341,6 +374,7 @@ def _append(
         own,
         np.full(count, -np.inf, pairs.radius.dtype),
         np.zeros((count, d), pairs.witness.dtype),
+        np.zeros(count, bool),
         np.zeros(count, bool),
         np.full(count, -1),
         np.full((count, members), every_own),

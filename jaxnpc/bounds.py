@@ -8,7 +8,7 @@ device chooses pairs in its own precision, the host proves their radii: a radius
 exceeds what exact arithmetic gives.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +18,7 @@ from jaxtyping import ArrayLike, Bool, Float, Int
 from tqdm import tqdm
 
 from jaxnpc import rounding
+from jaxnpc.batching import padded
 from jaxnpc.best_first import Found, search
 from jaxnpc.distances import named_norm
 from jaxnpc.domains import Domain, Unbounded, check, check_inside
@@ -68,7 +69,7 @@ def lower_bounds(
     q: float = 2,
     domain: Domain | None = None,
     selection: Selection = "all",
-    progress: bool = False,
+    progress: bool | Callable[[int], object] = False,
 ) -> Bounds:
     r"""Proved lower bounds of $\epsilon^q_p$, the minimum over j of the maximum over i of rho.
 
@@ -85,7 +86,8 @@ def lower_bounds(
         q: the norm of the perturbation, 1, 2 or infinity.
         domain: where adversarial points are sought; by default R^d.
         selection: "all" for Lemma 2.9, "nearest" for the cheap form of Theorem 2.10 with i*.
-        progress: whether to show a progress bar.
+        progress: whether to show a progress bar; or a function, which is called with the number of
+            points finished, as they finish.
 
     Returns:
         The bounds.
@@ -120,26 +122,28 @@ def lower_bounds(
         np.zeros(len(points), bool),
         np.zeros(len(points), np.int64),
     )
-    with tqdm(total=len(points), disable=not progress, unit="point") as bar:
+    hidden = callable(progress) or not progress
+    with tqdm(total=len(points), disable=hidden, unit="point") as bar:
+        advance = progress if callable(progress) else bar.update
         rivals: dict[int, Rival] = {}
         for label, rows, size in _blocks(classes, len(space.labels)):
             if label not in rivals:  # the blocks of a class follow one another: keep one
                 rivals = {label: against(space, label)}
-            rival, padded = rivals[label], _padded(points[rows], size)
-            images, error = space.images_of(padded)
+            rival, block = rivals[label], padded(points[rows], size)
+            images, error = space.images_of(block)
             found = search(
                 space,
                 rival,
                 survey(space, rival, images, error),
-                jnp.asarray(space.narrow(padded)),
+                jnp.asarray(space.narrow(block)),
                 jnp.asarray(space.narrow(images)),
                 np.arange(size) < len(rows),
                 domain,
                 selection == "all",
-                rounded_by(padded, space.narrow(padded), np.inf),
+                rounded_by(block, space.narrow(block), np.inf),
             )
             _collect(result, space, rival, rows, points, found, domain)
-            bar.update(len(rows))
+            advance(len(rows))
     return result
 
 
@@ -180,14 +184,14 @@ def margin_bounds(
     k_labels = np.asarray(classifier.labels)
     space = None if callable(classifier.distance) else prepare(classifier, classifier.distance)
     for label, rows, size in _blocks(classes, len(k_labels)):
-        padded = _padded(points[rows], size)
+        block = padded(points[rows], size)
         foreign = k_labels != label
         if space is None:
             row, k = np.divmod(np.arange(len(rows) * len(foreign)), len(foreign))
-            lower = np.asarray(distances(classifier, jnp.asarray(padded)), np.float64)
+            lower = np.asarray(distances(classifier, jnp.asarray(block)), np.float64)
             lower = upper = lower[: len(rows)].ravel()
         else:
-            images, error = space.images_of(padded)
+            images, error = space.images_of(block)
             close = np.asarray(contenders(space, images, error, foreign))[: len(rows)]
             row, k = np.nonzero(close)
             lower, upper = distance_bounds(space, points[rows[row]], k)
@@ -235,7 +239,11 @@ def _collect(
     contenders[winner[winner >= 0]] = False
     prove(np.flatnonzero(contenders))
     np.minimum.at(least, pairs.row, proved)
-    radius = np.minimum(least, found.floor.min(axis=1))[:count]
+    rest = found.floor.min(axis=1)[:count]
+    if found.lift is not None:
+        left = np.nonzero(found.floor[:count] < least[:count, None])
+        rest = np.maximum(rest, found.lift.prove(points[rows], space.prototypes, *left))
+    radius = np.minimum(least[:count], rest)
     result.radius[rows] = radius
     result.evaluated[rows] = np.bincount(pairs.row, minlength=count)[:count]
     hit = np.isfinite(radius) & (winner >= 0)
@@ -282,7 +290,3 @@ def _blocks(
         rows = np.flatnonzero(classes == label)
         for start in range(0, len(rows), size):
             yield int(label), rows[start : start + size], size
-
-
-def _padded(x: Float[np.ndarray, "R *d"], size: int) -> Float[np.ndarray, "B *d"]:
-    return np.concatenate([x, np.zeros((size - len(x), *x.shape[1:]), x.dtype)])

@@ -91,7 +91,7 @@ def pairwise(x: Float[Array, "n d"], w: Float[Array, "K d"], p: float = 2) -> Fl
         >>> pairwise(jnp.zeros((1, 2)), jnp.array([[3.0, 4.0], [1.0, 0.0]])).tolist()
         [[5.0, 1.0]]
     """
-    norm = named_norm(p, "p")
+    named_norm(p, "p")
     if x.shape[1] != w.shape[1]:
         raise ValueError(
             f"x has {x.shape[1]} coordinates a point and w {w.shape[1]}: they must agree"
@@ -100,8 +100,22 @@ def pairwise(x: Float[Array, "n d"], w: Float[Array, "K d"], p: float = 2) -> Fl
     dtype = jnp.result_type(x, w)
     if 0 in (n, d, k):
         return jnp.zeros((n, k), dtype)
-    rows, columns = (min(full, _power_of_two(size)) for full, size in ((ROWS, n), (COLUMNS, k)))
-    group = min(GROUP, d)
+    return to_tiles(x.astype(dtype), tiled(w.astype(dtype)), p)[:, :k]
+
+
+def tiled(w: Float[Array, "K d"]) -> Float[Array, "tiles groups group columns"]:
+    """Points as `to_tiles` takes them, to spare arranging them for every call."""
+    k, d = w.shape
+    return _tiles(w, min(COLUMNS, _power_of_two(k)), min(GROUP, d))
+
+
+def to_tiles(
+    x: Float[Array, "n d"], w_tiles: Float[Array, "tiles groups group columns"], p: float
+) -> Float[Array, "n columns"]:
+    """As `pairwise`, to points that were `tiled`; then come columns of no meaning."""
+    norm, n, dtype = named_norm(p, "p"), len(x), x.dtype
+    group, columns = w_tiles.shape[2:]
+    rows = min(ROWS, _power_of_two(n))
 
     def add(sums: Array, coordinates: tuple[Array, Array]) -> tuple[Array, None]:
         for x_l, w_l in zip(*coordinates, strict=True):
@@ -111,10 +125,9 @@ def pairwise(x: Float[Array, "n d"], w: Float[Array, "K d"], p: float = 2) -> Fl
     def tile(x_rows: Array, w_rows: Array) -> Array:
         return jax.lax.scan(add, jnp.zeros((rows, columns), dtype), (x_rows, w_rows))[0]
 
-    x_tiles = _tiles(x.astype(dtype), rows, group)
-    w_tiles = _tiles(w.astype(dtype), columns, group)
+    x_tiles = _tiles(x, rows, group)
     tiles = jax.lax.map(lambda a: jax.lax.map(lambda b: tile(a, b), w_tiles), x_tiles)
-    return norm.finish(jnp.moveaxis(tiles, 1, 2).reshape(len(x_tiles) * rows, -1)[:n, :k])
+    return norm.finish(jnp.moveaxis(tiles, 1, 2).reshape(len(x_tiles) * rows, -1)[:n])
 
 
 def _tiles(x: Array, rows: int, group: int) -> Array:
@@ -177,8 +190,8 @@ def choosing_distances(
     if p == 2:
         d, error = squared_l2(x, w), squared_l2_error(x, w)
         return d, error + moved * (2.1 * jnp.sqrt(jnp.maximum(d, 0) + error) + moved)
-    d = pairwise(x, w, p)
-    return d, rounding(x.shape[1] + 2, x.dtype) * d + 1.1 * moved + _underflow(x)
+    d, sums = pairwise(x, w, p), x.shape[1] if p == 1 else 0
+    return d, rounding(sums + 2, x.dtype) * d + 1.1 * moved + _underflow(x)
 
 
 def rounding(n: int, dtype: jax.typing.DTypeLike = jnp.float32) -> float:

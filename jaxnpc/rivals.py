@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxnpc.distances import DUAL, choosing_distances, pairwise, rounding
+from jaxnpc.distances import DUAL, choosing_distances, pairwise, rounding, tiled
 from jaxnpc.prototypes import PrototypeClassifier, linear_image, rounded_by
 
 TABLE_BYTES = 1 << 28
@@ -165,12 +165,14 @@ class Rival(NamedTuple):
 
     Attributes:
         own: the indices of the class's prototypes.
+        tiles: their images, arranged to be compared with.
         foreign: which prototypes belong to other classes.
         table: an upper bound of |normal_j - normal_i|_{q*} for each own i and all j, or None where
             that would be too large: each block of points then computes the rows of its i*.
     """
 
     own: Int[Array, " own"]
+    tiles: Float[Array, "tiles groups group columns"]
     foreign: Bool[Array, " K"]
     table: Float[Array, "own K"] | None
 
@@ -182,7 +184,7 @@ def against(space: Space, label: int) -> Rival:
     table = None
     if space.p == 2 and own.size * normals.shape[0] * normals.dtype.itemsize <= TABLE_BYTES:
         table = _dual_norms(normals[own], normals, DUAL[space.q], shift(space))
-    return Rival(own, jnp.asarray(space.labels != label), table)
+    return Rival(own, tiled(space.device_images[own]), jnp.asarray(space.labels != label), table)
 
 
 def survey(space: Space, rival: Rival, x: Float[np.ndarray, "B m"], error: float) -> Rivals:

@@ -1,27 +1,27 @@
 r"""The pair radius for the l-infinity distance, exact for every q.
 
 The pair flips at x if $|x - w_j|_\infty \le t$ and $|x_k - w_{ik}| \ge t$ for some t and coordinate
-k. For q = infinity every coordinate may use the whole budget, and the least one is where a rising
-maximum meets a falling one. For q = 1 and 2 each k is a convex problem in t alone: with
-$b = |z - w_j|$, in the frame of the pair,
+k. In the frame of the pair, with $b = |z - w_j|$, $\tau$ how far the farthest coordinate of $w_j$
+lies outside the box and $u_k$ the room of z, moving k and bringing the others closer takes
+
+$$q = \infty: \max\Bigl(\frac{|b|_\infty - a_k}2,\; |b|_\infty - a_k - u_k,\; \tau - a_k\Bigr)$$
+
+where $a_k + u_k \ge \tau$, and for q = 1 and 2 a convex problem in t alone:
 
 $$f_k(t) = \sum_{l \ne k} (b_l - t)_+^q + (t - a_k)_+^q, \qquad
-  \max(D_k / 2, \tau) \le t \le a_k + u_k,$$
+  \max(D_k / 2, \tau) \le t \le a_k + u_k.$$
 
-where $\tau$ is how far the farthest coordinate of $w_j$ lies outside the box and $u_k$ the room
-of z. The radius is the least of the minima (eq. 34 fixes k, which overstates it). Sorting b once,
-with prefix sums, gives every k its minimiser by binary search.
+The radius is the least over k of these, or of their minima (eq. 34 fixes k, which overstates it).
+Sorting b once, with prefix sums, gives every k its minimiser by binary search.
 """
 
 from collections.abc import Callable
 
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array
 
 from jaxnpc.domains import Domain, Unbounded
 from jaxnpc.pairwise.frame import Frame, PairRadius, Scalar, Vector, frame, moved
-from jaxnpc.pairwise.search import crossing, newton_step
 
 INF = float("inf")
 
@@ -58,75 +58,54 @@ def rho(z: Vector, w_i: Vector, w_j: Vector, *, q: float, domain: Domain) -> Pai
 def _uniform(
     z: Vector, w_i: Vector, w_j: Vector, q: float, domain: Domain
 ) -> tuple[Scalar, Vector]:
-    """Q = infinity: all coordinates move by the budget, or to their walls.
+    """Q = infinity: some coordinate k gets away from w_i by the budget, or to its wall.
 
-    Those that the prototypes share move away from both: that raises the distance to w_i, and no
-    coordinate can lower it to w_j below what it raises.
+    In the witness all of them do. Those that the prototypes share move away from both: that raises
+    the distance to w_i, and no coordinate can lower it to w_j below what it raises.
     """
-    sign, at, gap, room = frame(z, w_i, w_j, domain)
-    shared = gap == 0
-    outward = jnp.abs(at)
-    away = jnp.where(shared, jnp.where(at >= 0, sign, -sign), sign)
-    if isinstance(domain, Unbounded):
-        falling = jnp.max(jnp.where(shared, -jnp.inf, gap - at))
-        rising = jnp.max(jnp.where(shared, outward, at))
-        radius = jnp.maximum((falling - rising) / 2, 0)
-        return radius, moved(z, away, radius, radius, domain)
-
-    # No budget beyond the sum of both distances helps, hence finite rooms on half-lines too.
-    enough = jnp.max(jnp.abs(z - w_i)) + jnp.max(jnp.abs(z - w_j))
-    room = jnp.minimum(room, enough)
-    back = jnp.minimum(domain.room(z, -sign), enough)
-    # Shared coordinates rise in either direction.
-    room_up = jnp.stack([room, jnp.where(shared, back, 0)])
-    at_up = jnp.stack([at, jnp.where(shared, -at, -jnp.inf)])
-
-    def excess(radius: Scalar, room_up: Array, at_up: Array, room: Vector, fall: Vector):
-        up, down = at_up + jnp.minimum(radius, room_up), fall - jnp.minimum(radius, room)
-        top, bottom = jnp.max(up), jnp.max(down)
-        # To the right of a kink the fastest of the tied coordinates leads.
-        rises = jnp.any((up == top) & (radius < room_up))
-        falls = ~jnp.any((down == bottom) & (radius >= room))
-        return top - bottom, rises.astype(z.dtype) + falls.astype(z.dtype)
-
-    data = (room_up, at_up, room, jnp.where(shared, -jnp.inf, gap - at))
-    fixed = lax.stop_gradient(data)
-    info = jnp.finfo(z.dtype)
-    stop = lax.stop_gradient(jnp.max(jnp.maximum(room, back)))
-    missing = -excess(jnp.zeros_like(stop), *fixed)[0]
-    start = jnp.maximum(missing / 2 * (1 - 4 * info.eps), info.tiny)
-    radius = crossing(lambda t: excess(t, *fixed), start, stop)
-    radius = newton_step(lambda t: excess(t, *data), radius)
-    slack = 8 * info.eps * enough
-    reached = excess(stop, *fixed)[0] >= -slack
-    radius = jnp.where(reached, jnp.maximum(radius, 0), jnp.inf)
+    ways, outside = _ways(z, w_i, w_j, domain)
+    far = jnp.max(jnp.abs(z - w_j))
+    slack = 8 * jnp.finfo(z.dtype).eps * (jnp.abs(ways.at) + far)
+    step = jnp.maximum(_steps(far - ways.at, ways.room), outside - ways.at)
+    open_way = (outside <= ways.at + ways.room + slack) & (ways.at < INF)
+    radius = jnp.maximum(jnp.min(jnp.where(open_way, step, INF)), 0)
     # Each shared coordinate goes whichever way ends farther from the prototypes.
-    ends = at_up + jnp.minimum(radius, room_up)
-    away = jnp.where(shared & (ends[1] > ends[0]), -sign, sign)
+    end = jnp.where(ways.at < INF, ways.at + jnp.minimum(radius, ways.room), -INF)
+    away = jnp.take_along_axis(ways.sign, jnp.argmax(end, axis=0)[None], axis=0)[0]
     return radius, moved(z, away, radius, radius, domain)
+
+
+def _steps(lack: Array, room: Array) -> Array:
+    """How far a coordinate must go to make up for a lack that the same distance lessens."""
+    return jnp.maximum(lack / 2, lack - room)
+
+
+def reach(z: Vector, w_i: Vector, distance: Scalar, domain: Domain) -> Scalar:
+    r"""A lower bound of the radius against any rival at a distance from z.
+
+    The least budget within which some admissible point is as far from $w_i$ as the rival, brought
+    closer by the budget, is from it: the minimum over all coordinates and both directions, of which
+    the rival's own coordinates may rule out some.
+
+    Args:
+        z: the point.
+        w_i: the prototype that keeps it.
+        distance: D, at most $|z - w_j|_\infty$.
+        domain: where adversarial points are sought.
+
+    Returns:
+        A bound of $\rho_\infty^q$ for every q, in the arithmetic of z; it grows by half of what D
+        grows or more.
+    """
+    at = jnp.stack([z - w_i, w_i - z])
+    up = jnp.ones_like(z)
+    room = jnp.stack([domain.room(z, up), domain.room(z, -up)])
+    return jnp.min(_steps(distance - at, room))
 
 
 def _single(z: Vector, w_i: Vector, w_j: Vector, q: float, domain: Domain) -> tuple[Scalar, Vector]:
     """Q = 1 or 2: one coordinate k gets far from w_i, the others close enough to w_j."""
-    pair = frame(z, w_i, w_j, domain)
-    shared = pair.gap == 0
-    if isinstance(domain, Unbounded):
-        # Of the two ways around a shared coordinate, on with where z lies is the shorter.
-        turn = jnp.where(shared & (pair.at < 0), -1, 1).astype(z.dtype)
-        ways = Frame(turn * pair.sign, turn * pair.at, pair.gap, pair.room)
-        ways = Frame(*(part[None] for part in ways))
-        outside = jnp.zeros((), z.dtype)
-    else:
-        # In a box a wall may close the shorter way.
-        back = domain.room(z, -pair.sign)
-        ways = Frame(
-            jnp.stack([pair.sign, -pair.sign]),
-            jnp.stack([pair.at, jnp.where(shared, -pair.at, INF)]),
-            jnp.stack([pair.gap, pair.gap]),
-            jnp.stack([pair.room, back]),
-        )
-        outside = jnp.max(jnp.maximum(domain.lower - w_j, w_j - domain.upper), initial=0)
-
+    ways, outside = _ways(z, w_i, w_j, domain)
     b = jnp.abs(z - w_j)
     # Measured from the largest b, so that the prefix sums are of the size of their differences.
     top = jnp.max(b)
@@ -154,6 +133,28 @@ def _single(z: Vector, w_i: Vector, w_j: Vector, q: float, domain: Domain) -> tu
         squared = jnp.sum(steps**2)
         radius = jnp.where(squared > 0, jnp.sqrt(jnp.where(squared > 0, squared, 1)), 0)
     return jnp.where(best < INF, radius, INF), domain.clip(x)
+
+
+def _ways(z: Vector, w_i: Vector, w_j: Vector, domain: Domain) -> tuple[Frame, Scalar]:
+    """The frame in one row for each way around shared coordinates, infinite where there is none.
+
+    And how far the rival lies outside the domain.
+    """
+    pair = frame(z, w_i, w_j, domain)
+    shared = pair.gap == 0
+    if isinstance(domain, Unbounded):
+        # Of the two ways around a shared coordinate, on with where z lies is the shorter.
+        turn = jnp.where(shared & (pair.at < 0), -1, 1).astype(z.dtype)
+        ways = Frame(turn * pair.sign, turn * pair.at, pair.gap, pair.room)
+        return Frame(*(part[None] for part in ways)), jnp.zeros((), z.dtype)
+    # In a box a wall may close the shorter way.
+    ways = Frame(
+        jnp.stack([pair.sign, -pair.sign]),
+        jnp.stack([pair.at, jnp.where(shared, -pair.at, INF)]),
+        jnp.stack([pair.gap, pair.gap]),
+        jnp.stack([pair.room, domain.room(z, -pair.sign)]),
+    )
+    return ways, jnp.max(jnp.maximum(domain.lower - w_j, w_j - domain.upper), initial=0)
 
 
 def _leave_one_out_top(b: Vector, ranked: Vector, rank: int) -> Vector:

@@ -10,7 +10,7 @@ All functions take n triples as (n, d) float64 arrays, finite, and return n lowe
 be negative where $w_j$ is as close as $w_i$, and infinite where no admissible point flips the pair.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -216,55 +216,57 @@ def linf(z: Rows, w_i: Rows, w_j: Rows, *, q: float, domain: Domain) -> Radii:
     upwards = w_j >= w_i
     sign = np.where(upwards, 1.0, -1.0)
     at, fall = exact(sign * z) - sign * w_i, exact(sign * w_j) - sign * z
-    ways = _Ways(at, fall, w_i == w_j, room(z, upwards, domain), room(z, ~upwards, domain))
-    if q == INF:
-        return _linf_inf(ways, isinstance(domain, Box))
-    return _linf_single(z, w_i, w_j, ways, q, domain)
+    outside = np.zeros(len(z))
+    if isinstance(domain, Box):
+        below, above = exact(domain.lower) - w_j, exact(w_j) - domain.upper
+        outside = np.maximum(np.max(np.maximum(below.lower, above.lower), axis=-1), 0.0)
+    ways = _Ways(
+        at, w_i == w_j, room(z, upwards, domain), room(z, ~upwards, domain), outside[:, None]
+    )
+    near = abs(fall).lower
+    return _linf_inf(near, ways) if q == INF else _linf_single(w_i, w_j, near, ways, q)
+
+
+@np.errstate(all="ignore")
+def linf_reach(z: Rows, w_i: Rows, distance: Radii, domain: Domain) -> Radii:
+    r"""Lower bounds of $\rho_\infty^q$ for any rivals no closer to z than a distance.
+
+    Args:
+        z: the points.
+        w_i: the prototypes that keep them.
+        distance: lower bounds of $|z - w_j|_\infty$.
+        domain: where adversarial points are sought.
+    """
+    at, both = exact(z) - w_i, np.ones(z.shape, bool)
+    ahead, behind = room(z, both, domain), room(z, ~both, domain)
+    return _linf_inf(distance[:, None], _Ways(at, both, ahead, behind, np.zeros((len(z), 1))))
 
 
 class _Ways(NamedTuple):
     at: Interval  # z in the frame of the pair
-    fall: Interval  # from z up to w_j
     shared: Bool[np.ndarray, "n d"]
     ahead: Interval  # room upwards in the frame
     behind: Interval  # and downwards
+    outside: Float[np.ndarray, "n 1"]  # how far the rival is from the domain, or less
+
+    def each(self) -> Iterator[tuple[Rows, Rows, Bool[np.ndarray, "n d"]]]:
+        """Forward, then back around shared coordinates: upper bounds of at and room; who may."""
+        yield self.at.upper, self.ahead.upper, np.ones(self.shared.shape, bool)
+        yield (-self.at).upper, self.behind.upper, self.shared
 
 
-def _linf_inf(ways: _Ways, boxed: bool) -> Radii:
-    at, fall, shared, ahead, behind = ways
-    falls = np.where(shared, -INF, fall.lower)
-    if not boxed:
-        rises = np.where(shared, abs(at).upper, at.upper)
-        return ((exact(np.max(falls, axis=-1)) - np.max(rises, axis=-1)) * 0.5).lower
-    rises = np.stack([at.upper, np.where(shared, (-at).upper, -HUGE)])
-    rooms = np.stack([ahead.upper, behind.upper])
-
-    def ends(radius: Radii) -> tuple[Rows, Rows]:
-        top = up(rises + np.minimum(radius[:, None], rooms))
-        return top, down(falls - np.minimum(radius[:, None], rooms[0]))
-
-    def excess(radius: Radii) -> tuple[Radii, Radii]:
-        tops, bottoms = ends(radius)
-        top, bottom = np.max(tops, axis=(0, 2)), np.max(bottoms, axis=-1)
-        free = radius[:, None] < rooms
-        climbs = np.any((tops == top[:, None]) & free, axis=(0, 2))
-        sinks = ~np.any((bottoms == bottom[:, None]) & ~free[0], axis=-1)
-        return top - bottom, climbs.astype(float) + sinks
-
-    def short(radius: Radii) -> Bool[np.ndarray, " n"]:
-        tops, bottoms = ends(radius)
-        return np.max(tops, axis=(0, 2)) < np.max(bottoms, axis=-1)
-
-    missing = -excess(np.zeros(len(shared)))[0]
-    # Beyond both distances together nothing changes (see jaxnpc.pairwise.linf).
-    enough = np.max(abs(at).upper, axis=-1) + np.max(abs(fall).upper, axis=-1)
-    radius = crossing(excess, _positive(missing / 2), _finite(enough))
-    radius = np.where(missing > 0, radius, 0.0)
-    walled = np.where(np.isfinite(rooms).all(axis=(0, 2)), INF, radius)
-    return np.where(short(walled), walled, _shrunk(radius, short))
+def _linf_inf(near: Rows, ways: _Ways) -> Radii:
+    far, steps = np.max(near, axis=-1, keepdims=True), []
+    for at, wall, valid in ways.each():
+        lack = down(far - at, 0.0)
+        step = np.maximum(down(lack * 0.5), down(lack - wall, 0.0))
+        step = np.maximum(step, down(ways.outside - at, 0.0))
+        valid = valid & (up(at + wall, 0.0) >= ways.outside)
+        steps.append(np.where(valid, step, INF))
+    return np.min(steps, axis=(0, 2))
 
 
-def _linf_single(z: Rows, w_i: Rows, w_j: Rows, ways: _Ways, q: float, domain: Domain) -> Radii:
+def _linf_single(w_i: Rows, w_j: Rows, near: Rows, ways: _Ways, q: float) -> Radii:
     r"""The least over k of weak-duality bounds of $\min_t f_k(t)$.
 
     With multipliers $y_l \ge 0$ of the other coordinates and y of k, $(b_l - t)_+^2 \ge
@@ -272,22 +274,16 @@ def _linf_single(z: Rows, w_i: Rows, w_j: Rows, ways: _Ways, q: float, domain: D
     known bounds. For q = 1 the multipliers are 0 or 1. The others' are $b_l - t_k$ for the largest
     b, whence prefix sums; everything is measured from the largest b.
     """
-    at, fall, shared, ahead, behind = ways
-    near = abs(fall).lower
     pivot = np.max(near, axis=-1, keepdims=True)
-    outside = np.zeros(len(z))
-    if isinstance(domain, Box):
-        below, above = exact(domain.lower) - w_j, exact(w_j) - domain.upper
-        outside = np.maximum(np.max(np.maximum(below.lower, above.lower), axis=-1), 0.0)
     gap = abs(exact(w_j) - w_i)
     b = down(near - pivot)
-    least = down(np.maximum((gap * 0.5).lower, outside[:, None]) - pivot)
+    least = down(np.maximum((gap * 0.5).lower, ways.outside) - pivot)
     bounds = []
-    for here, wall, valid in ((at, ahead, None), (-at, behind, shared)):
-        a = up(here.upper - pivot)
-        most = up(a + wall.upper)
-        value = np.where(least <= most, _single_bound(a, b, least, most, q), INF)
-        bounds.append(value if valid is None else np.where(valid, value, INF))
+    for at, wall, valid in ways.each():
+        a = up(at - pivot)
+        most = up(a + wall)
+        value = _single_bound(a, b, least, most, q)
+        bounds.append(np.where(valid & (least <= most), value, INF))
     bound = np.min(bounds, axis=(0, 2))
     return bound if q == 1 else np.where(bound == INF, INF, _root(exact(bound)))
 

@@ -50,7 +50,7 @@ TABLE: dict[tuple[float, float, type], Cell] = {
     (INF, 2, Unbounded): Cell(linf.rho, proofs.linf, True, "O(d log d)"),
     (INF, 2, Box): Cell(linf.rho, proofs.linf, True, "O(d log d)"),
     (INF, INF, Unbounded): Cell(linf.rho, proofs.linf, True, "O(d)"),
-    (INF, INF, Box): Cell(linf.rho, proofs.linf, True, "O(d) a step"),
+    (INF, INF, Box): Cell(linf.rho, proofs.linf, True, "O(d)"),
 }
 
 

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxnpc import best_first
+from jaxnpc import batching, best_first
 from jaxnpc.bounds import lower_bounds, margin_bounds
 from jaxnpc.domains import Box, Unbounded
 from jaxnpc.pairwise.l2 import half_space
@@ -73,7 +73,7 @@ def cases(seed):
 
 @pytest.mark.parametrize(("p", "q", "boxed"), CELLS)
 def test_the_minimum_of_the_maximum_and_never_more(p, q, boxed, monkeypatch):
-    monkeypatch.setattr(best_first, "QUEUE", (64,))  # one program is enough here
+    monkeypatch.setattr(batching, "QUEUE", (64,))  # one program is enough here
     labels = np.arange(K) % CLASSES
     for (w, z), offset, scale in cases(17):
         classifier = prototype_classifier(w, labels, distance=p)
@@ -373,13 +373,13 @@ def test_blocks_compile_once():
     rng = np.random.default_rng(10)
     w = rng.random((40, 3)).astype(np.float32)
     classifier = prototype_classifier(w, np.arange(40) % 2)
-    best_first._radius_and_check.clear_cache()
+    best_first._radius.clear_cache()
     for n in (40, 50, 60):
         z = rng.random((n, 3)).astype(np.float32)
         y = (np.linalg.norm(z[:, None] - w, axis=-1).argmin(axis=1) % 2).astype(int)
         y[: n // 2], y[n // 2 :] = 0, 1
         lower_bounds(classifier, z, y, domain=Box())
-    assert best_first._radius_and_check._cache_size() <= 2
+    assert best_first._radius._cache_size() <= 2
 
 
 ONE_NN = """
@@ -388,7 +388,8 @@ import numpy as np
 from jaxnpc.bounds import lower_bounds
 from jaxnpc.datasets import mnist
 from jaxnpc.domains import Box
-from jaxnpc.prototypes import predict, prototype_classifier
+from jaxnpc.decisions import predict
+from jaxnpc.prototypes import prototype_classifier
 train, test = mnist("train", folder=sys.argv[1]), mnist("test", folder=sys.argv[1])
 classifier = prototype_classifier(train.points, train.labels)
 x, y = test.points[:100], test.labels[:100]
