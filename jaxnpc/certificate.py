@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from jaxnpc.files import replacing
+from jaxmpd.files import replacing
 
 PathLike = str | os.PathLike[str]
 
@@ -42,18 +42,20 @@ class Certificate:
         pair: the prototypes (i, j), own and rival, that give the bound; -1 where there are none.
         subproblems: how many optimisation problems were solved for the point.
         seconds: the time of the point's chunk, shared evenly among its points.
+        checksum: of each point's coordinates, by which certificates of other points are told.
         classes: the names of the classes.
         q: the norm of the threat model.
         settings: the other choices that were made, in words, for the record.
 
     Example:
-        >>> from jaxnpc.certificate import Certificate, robust_accuracy
+        >>> from jaxnpc.certificate import Certificate, checksums, robust_accuracy
         >>> two = Certificate(
         ...     radius=np.array([0.0, 1.5]), upper=np.array([0.0, 1.5]),
         ...     exact=np.array([True, True]), witness=np.zeros((2, 1)),
         ...     label=np.array([0, 0]), predicted=np.array([1, 0]),
         ...     pair=np.array([[-1, -1], [0, 1]]), subproblems=np.array([0, 1]),
-        ...     seconds=np.zeros(2), classes=("a", "b"), q=2.0,
+        ...     seconds=np.zeros(2), checksum=checksums(np.zeros((2, 1))),
+        ...     classes=("a", "b"), q=2.0,
         ... )
         >>> len(two), two.clean_accuracy, robust_accuracy(two, [0.5, 1.5]).tolist()
         (2, 0.5, [0.5, 0.0])
@@ -68,6 +70,7 @@ class Certificate:
     pair: Int[np.ndarray, "n 2"]
     subproblems: Int[np.ndarray, " n"]
     seconds: Float[np.ndarray, " n"]
+    checksum: Int[np.ndarray, " n"]
     classes: tuple[Hashable, ...]
     q: float
     settings: dict[str, str] = field(default_factory=dict)
@@ -87,6 +90,17 @@ class Certificate:
     def name(self, index: int) -> Hashable:
         """The name of a class by its index; None for -1."""
         return self.classes[index] if index >= 0 else None
+
+
+def checksums(points: Float[np.ndarray, "n *d"]) -> Int[np.ndarray, " n"]:
+    """A number for each point that other coordinates hardly share (CRC-32 of them in float64).
+
+    Example:
+        >>> checksums(np.array([[0.0, 1.0], [-0.0, 1.0], [1.0, 0.0]])).tolist()
+        [1315014613, 1315014613, 226478287]
+    """
+    wide = np.asarray(points, "<f8") + 0.0  # -0 + 0 is 0
+    return np.array([zlib.crc32(row.tobytes()) for row in wide], np.uint32)
 
 
 def robust_accuracy(
@@ -160,7 +174,8 @@ def union(certificates: Sequence[Certificate], radii: Sequence[float]) -> Union:
         Per point whether it is robust in all, and whether it is broken in one.
 
     Raises:
-        ValueError: if there is not one radius a certificate or they are of different points.
+        ValueError: if there is not one radius a certificate, or they are of different points,
+            labels or predictions; naming the first that differs.
     """
     if len(certificates) != len(radii) or not certificates:
         raise ValueError(
@@ -169,10 +184,18 @@ def union(certificates: Sequence[Certificate], radii: Sequence[float]) -> Union:
     eps = _radii(radii)
     first = certificates[0]
     for k, other in enumerate(certificates):
-        if not np.array_equal(other.label, first.label) or not np.array_equal(
-            other.predicted, first.predicted
-        ):
-            raise ValueError(f"certificates[{k}] is not of the same points as certificates[0]")
+        if len(other) != len(first):
+            raise ValueError(
+                f"certificates[{k}] is not of the same points as certificates[0]: it has "
+                f"{len(other)} rows, not {len(first)}"
+            )
+        for name in ("checksum", "label", "predicted"):
+            differ = np.flatnonzero(getattr(other, name) != getattr(first, name))
+            if len(differ):
+                raise ValueError(
+                    f"certificates[{k}] is not of the same points as certificates[0]: row "
+                    f"{differ[0]} has another {name}; certify one array of points in every norm"
+                )
     robust = [c.radius > e for c, e in zip(certificates, eps, strict=True)]
     broken = [np.isfinite(c.upper) & (c.upper <= e) for c, e in zip(certificates, eps, strict=True)]
     return Union(np.all(robust, axis=0), np.any(broken, axis=0))

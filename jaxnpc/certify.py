@@ -4,7 +4,7 @@ import dataclasses
 import math
 import os
 import time
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import ArrayLike, Bool, Float, Int
 from tqdm import tqdm
 
-from jaxnpc.certificate import Certificate, concatenate
+from jaxnpc.certificate import Certificate, checksums, concatenate
 from jaxnpc.checkpoints import Checkpoints, fingerprint
 from jaxnpc.decisions import decide, left
 from jaxnpc.distances import named_norm
@@ -25,7 +25,7 @@ from jaxnpc.prototypes import (
     distances,
     real_array,
 )
-from jaxnpc.witnesses import admissible, gap, just_outside, pull_back
+from jaxnpc.witnesses import admissible, approach, gap, just_outside, pull_back
 
 RESOLUTION = 1e-11
 """How close to a boundary float64 can tell on which side a point lies, relative to the distances to
@@ -119,10 +119,13 @@ def certify(
                 wanted = None if label is None else label[rows]
                 # Distances that exceed float64 prove nothing, which is an answer.
                 with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-                    part = _certify_chunk(classifier, points[rows], wanted, plan, compute)
+                    part = _certify_chunk(
+                        classifier, points[rows], wanted, plan, compute, bar.update
+                    )
                 done.save(start, part)
             parts.append(part)
-            bar.update(len(part))
+            # What was read, missed or of no class never was computed.
+            bar.update(start + len(part) - bar.n)
     return dataclasses.replace(
         concatenate(parts), classes=classifier.classes, settings=plan.settings(classifier)
     )
@@ -262,6 +265,7 @@ def _certify_chunk(
     label: Int[np.ndarray, " n"] | None,
     plan: _Plan,
     compute: Method,
+    progress: Callable[[int], object],
 ) -> Certificate:
     began, n = time.perf_counter(), len(points)
     wide = points.astype(np.float64)
@@ -272,7 +276,7 @@ def _certify_chunk(
     # What is certainly missed, or no point of the space at all, has radius 0.
     rows = np.flatnonzero((decision.predicted >= 0) & ~left(decision, label))
     if len(rows):
-        found = compute(points[rows], label[rows])
+        found = compute(points[rows], label[rows], progress)
         radius[rows], pair[rows], subproblems[rows] = found.radius, found.pair, found.subproblems
         upper[rows], witness[rows] = _witnesses(classifier, wide[rows], label[rows], found, plan)
     between = wide[:, None] - np.asarray(classifier.prototypes)[pair]
@@ -288,6 +292,7 @@ def _certify_chunk(
         pair=pair,
         subproblems=subproblems,
         seconds=np.full(n, (time.perf_counter() - began) / n),
+        checksum=checksums(wide),
         classes=classifier.classes,
         q=plan.q,
     )
@@ -315,5 +320,10 @@ def _witnesses(
         inside = admissible(z[far], plan.domain)
         outside[far] = pull_back(classifier, inside, outside[far], y[far], rivals=rivals[far])
         size = gap(outside, z, plan.q)
+        if classifier.distance == math.inf:
+            near, ok = approach(classifier, inside, y[far], rivals[far], domain=plan.domain)
+            nearer = ok & (gap(near, z[far], plan.q) < size[far])
+            outside[np.flatnonzero(far)[nearer]] = near[nearer]
+            size = gap(outside, z, plan.q)
     upper[rows], witness[rows] = size, outside
     return upper, witness

@@ -36,17 +36,25 @@ class Found(NamedTuple):
     subproblems: Int[np.ndarray, " n"]
 
 
-Method = Callable[[Float[np.ndarray, "n *d"], Int[np.ndarray, " n"]], Found]
-"""Points and their classes in, radii out: a method made ready for a classifier, q and domain."""
+Method = Callable[
+    [Float[np.ndarray, "n *d"], Int[np.ndarray, " n"], Callable[[int], object]], Found
+]
+"""Points and their classes in, radii out: a method made ready for a classifier, q and domain.
+
+Meanwhile it calls its last argument with numbers of points that are finished."""
 
 
 def _exact(classifier: PrototypeClassifier, q: float, domain: Domain) -> Method:
     """The minimal perturbation itself (Theorem 2.6, Algorithm 1)."""
     problem = prepare(classifier, q)
 
-    def method(points: Float[np.ndarray, "n *d"], label: Int[np.ndarray, " n"]) -> Found:
+    def method(
+        points: Float[np.ndarray, "n *d"],
+        label: Int[np.ndarray, " n"],
+        progress: Callable[[int], object],
+    ) -> Found:
         result = minimal_perturbation(
-            classifier, points, label, q=q, domain=domain, problem=problem
+            classifier, points, label, q=q, domain=domain, problem=problem, progress=progress
         )
         return Found(result.lower, result.witness, result.pair, result.subproblems)
 
@@ -56,8 +64,12 @@ def _exact(classifier: PrototypeClassifier, q: float, domain: Domain) -> Method:
 def _bound(classifier: PrototypeClassifier, q: float, domain: Domain) -> Method:
     """The best bound from pairs of prototypes (Lemma 2.9)."""
 
-    def method(points: Float[np.ndarray, "n *d"], label: Int[np.ndarray, " n"]) -> Found:
-        result = lower_bounds(classifier, points, label, q=q, domain=domain)
+    def method(
+        points: Float[np.ndarray, "n *d"],
+        label: Int[np.ndarray, " n"],
+        progress: Callable[[int], object],
+    ) -> Found:
+        result = lower_bounds(classifier, points, label, q=q, domain=domain, progress=progress)
         return Found(result.radius, result.witness, result.pair, result.evaluated)
 
     return method
@@ -67,8 +79,13 @@ def _margin(classifier: PrototypeClassifier, q: float, domain: Domain) -> Method
     """Half the hypothesis margin (Theorem 2.4), brought into the q-norm; the domain cannot help."""
     steepness = None if callable(classifier.distance) else _steepness(classifier, q)
 
-    def method(points: Float[np.ndarray, "n *d"], label: Int[np.ndarray, " n"]) -> Found:
+    def method(
+        points: Float[np.ndarray, "n *d"],
+        label: Int[np.ndarray, " n"],
+        progress: Callable[[int], object],
+    ) -> Found:
         result = margin_bounds(classifier, points, label)
+        progress(len(points))
         radius = result.radius
         if steepness is not None:
             radius = np.maximum(rounding.down(radius / steepness), 0.0)

@@ -116,3 +116,47 @@ def pull_back(
         out = outside_still(middle)[:, None]
         inside, outside = np.where(out, inside, middle), np.where(out, middle, outside)
     return outside
+
+
+def approach(
+    classifier: PrototypeClassifier,
+    points: Points,
+    labels: Int[np.ndarray, " n"],
+    rivals: Int[np.ndarray, " n"],
+    *,
+    domain: Domain,
+    steps: int = 20,
+) -> tuple[Points, Bool[np.ndarray, " n"]]:
+    r"""Points brought closer to their rivals, the farthest coordinates only, until they leave.
+
+    For the l-infinity distance the other coordinates need not move:
+
+    $$x_t = \mathrm{clip}(z,\ w_j - t,\ w_j + t)$$
+
+    is, of all points within t of $w_j$, the nearest to z in every norm. Bisection finds about the
+    largest t at which it is adversarial.
+
+    Args:
+        classifier: the classifier.
+        points: n points.
+        labels: their class indices.
+        rivals: for each the index of a prototype of another class.
+        domain: where witnesses must lie.
+        steps: how often the range of t is halved.
+
+    Returns:
+        The points, and whether each certainly leaves its class.
+    """
+    points = np.asarray(points, np.float64)
+    w = np.asarray(classifier.prototypes, np.float64)[rivals]
+
+    def closer(t: Float[np.ndarray, " n"]) -> Points:
+        return admissible(np.clip(points, w - t[:, None], w + t[:, None]), domain)
+
+    low, high = np.zeros(len(points)), np.abs(points - w).max(axis=1)
+    for _ in range(steps):
+        middle = (low + high) / 2
+        out = crosses(classifier, closer(middle), labels, rivals)
+        low, high = np.where(out, middle, low), np.where(out, high, middle)
+    x = closer(low)
+    return x, crosses(classifier, x, labels, rivals)

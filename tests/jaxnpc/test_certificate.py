@@ -27,6 +27,7 @@ def make(radius, upper=None, *, label=None, q=2.0, classes=("a", "b")):
         pair=np.tile([0, 1], (n, 1)),
         subproblems=np.arange(n),
         seconds=np.full(n, 0.25),
+        checksum=cert.checksums(np.arange(n)[:, None]),
         classes=classes,
         q=q,
         settings={"method": "exact"},
@@ -152,10 +153,28 @@ def test_what_no_witness_breaks_stands_at_every_radius():
     assert cert.union([c], [math.inf]).broken.tolist() == [True, False, False]
 
 
-def test_union_refuses_other_points_of_the_same_labels():
-    a, b = make([1]), dataclasses.replace(make([1]), predicted=np.array([1]))
-    with pytest.raises(ValueError, match=r"certificates\[1\] is not of the same points"):
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"predicted": np.array([0, 0, 1])}, "row 2 has another predicted"),
+        ({"checksum": cert.checksums(np.array([[0.0], [1.5], [2.0]]))}, "row 1 has another check"),
+    ],
+)
+def test_union_refuses_other_points_of_the_same_labels(changes, reason):
+    a = make([1, 1, 1])
+    b = dataclasses.replace(a, **changes)
+    with pytest.raises(ValueError, match=rf"certificates\[1\] is not of the same .*: {reason}"):
         cert.union([a, b], [1, 1])
+    with pytest.raises(ValueError, match="it has 2 rows, not 3"):
+        cert.union([a, a.take(np.arange(2))], [1, 1])
+
+
+def test_checksums_tell_points_not_precisions():
+    x = np.random.default_rng(0).random((50, 3)).astype(np.float32)
+    one = cert.checksums(x)
+    np.testing.assert_array_equal(one, cert.checksums(x.astype(float)))
+    assert len(set(one.tolist())) == 50
+    assert (one != cert.checksums(x[:, ::-1])).all()
 
 
 @pytest.mark.parametrize(

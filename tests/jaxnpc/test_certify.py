@@ -4,17 +4,20 @@ import dataclasses
 import itertools
 import math
 import re
+import sys
 from fractions import Fraction
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tqdm import tqdm
 
 from jaxnpc import methods
 from jaxnpc.certificate import robust_accuracy
 from jaxnpc.certify import certify
+from jaxnpc.decisions import predict
 from jaxnpc.domains import Box, Unbounded
-from jaxnpc.prototypes import predict, prototype_classifier
+from jaxnpc.prototypes import prototype_classifier
 
 NORMS = (1, 2, math.inf)
 POWER = {1: sum, 2: lambda v: sum(x * x for x in v), math.inf: max}
@@ -239,11 +242,11 @@ def counted(monkeypatch):
     def counting(*choices):
         method = original(*choices)
 
-        def compute(points, label):
+        def compute(points, label, progress):
             calls.append(len(points))
             if len(calls) == counting.fatal:
                 raise Killed
-            return method(points, label)
+            return method(points, label, progress)
 
         return compute
 
@@ -306,6 +309,25 @@ def test_progress_is_shown_on_request(capsys):
     assert capsys.readouterr().err == ""
     certify(classifier, points, names, progress=True)
     assert "3/3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("method", ["exact", "bound"])
+def test_progress_moves_within_a_chunk(method, monkeypatch):
+    classifier, points, names = problem(2, n=40)
+    points[0], moves = np.nan, []
+
+    class Bar(tqdm):
+        def update(self, n=1):
+            moves.append(n)
+            return super().update(n)
+
+    monkeypatch.setattr(sys.modules["jaxnpc.certify"], "tqdm", Bar)
+    monkeypatch.setattr("jaxnpc.exact.generate.CHUNK", 8)
+    monkeypatch.setattr("jaxnpc.bounds.ROWS", 8)
+    done = certify(classifier, points, names, method=method, progress=True, chunk=20)
+    assert sum(moves) == 40
+    assert max(moves) <= 8
+    assert done.settings["method"] == method
 
 
 @pytest.mark.parametrize("dtype", [">f8", np.longdouble, ">f4"])

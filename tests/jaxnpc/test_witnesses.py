@@ -8,7 +8,7 @@ import pytest
 from jaxnpc.decisions import leaves
 from jaxnpc.domains import Box, Unbounded
 from jaxnpc.prototypes import prototype_classifier
-from jaxnpc.witnesses import admissible, gap, just_outside, pull_back
+from jaxnpc.witnesses import admissible, approach, gap, just_outside, pull_back
 
 
 @pytest.mark.parametrize("q", [1, 2, math.inf])
@@ -74,3 +74,34 @@ def test_pull_back_stops_at_the_boundary():
     np.testing.assert_array_equal(
         pull_back(classifier, points, far, np.zeros(2, int), steps=0), far
     )
+
+
+@pytest.mark.parametrize("domain", [Unbounded(), Box(0, 1)])
+def test_approach_moves_only_what_is_far_from_the_rival(domain):
+    rng = np.random.default_rng(2)
+    w, points = rng.random((30, 40)), rng.random((12, 40))
+    labels = np.arange(30) % 3
+    classifier = prototype_classifier(w, labels, distance=math.inf)
+    w = np.asarray(classifier.prototypes, float)
+    far = np.abs(points[:, None] - w).max(axis=2)
+    y = labels[far.argmin(axis=1)]
+    rivals = np.where(labels != y[:, None], far, np.inf).argmin(axis=1)
+    near, found = approach(classifier, points, y, rivals, domain=domain)
+    assert found.all()
+    assert leaves(classifier, near, y).all()
+    straight = pull_back(classifier, points, w[rivals], y)
+    assert (gap(near, points, 1) < gap(straight, points, 1) / 2).all()
+    # Only coordinates farther than t from the rival moved, to where they are that far.
+    moved, left = near != points, np.abs(near - w[rivals])
+    t = left.max(axis=1)
+    np.testing.assert_allclose(left[moved], np.repeat(t, moved.sum(axis=1)), rtol=1e-12)
+    # A little less moved does not leave: at a greater t the class stays.
+    t = (t * (1 + 1e-5))[:, None]
+    assert not leaves(classifier, np.clip(points, w[rivals] - t, w[rivals] + t), y).any()
+
+
+def test_approach_says_where_it_fails():
+    classifier = prototype_classifier([[0.0], [10.0]], "ab", distance=math.inf)
+    ones = np.array([1])
+    x, found = approach(classifier, np.array([[0.5]]), ones - 1, ones, domain=Box(0, 1))
+    assert (x.tolist(), found.tolist()) == ([[1.0]], [False])
