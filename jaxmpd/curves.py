@@ -86,6 +86,8 @@ def expand_curves(
     targets: Float[Array, "S dN"],
     weights: Float[Array, " S"] | None,
     loss: Loss,
+    *,
+    monotone: bool = False,
 ) -> PiecewisePolynomial:
     """The mean loss of predictions that follow curves, as a function of the position t.
 
@@ -95,10 +97,12 @@ def expand_curves(
         weights: non-negative weights, or None for equal ones. What a sample of weight 0 holds does
             not matter.
         loss: a piecewise polynomial with L kinks; of a smooth loss its interpolant is expanded.
+        monotone: whether no curve turns back, so that it crosses a kink at most once.
 
     Returns:
         A continuous piecewise polynomial of degree 2 or the loss's, whichever is higher, with
-        S (M + dN L (M + 1)) knots. Where the loss has convex pieces it has, too.
+        S (M + dN L (M + 1)) knots, S (M + dN L) for monotone curves. Where the loss has convex
+        pieces it has, too.
 
     Example:
         >>> from jaxmpd import activations, losses, minimum
@@ -143,8 +147,11 @@ def expand_curves(
         slope = path.slopes[..., None]
         size = jnp.asarray(loss.jumps, e.dtype)
         powers = [factor * size[:, q] * slope**q for q in range(1, loss.degree + 1)]
-        all_knots.append(jnp.where(met, t, jnp.inf).reshape(-1))
-        jumps.append(jnp.stack([jnp.zeros_like(t), *powers]).reshape(loss.degree + 1, -1))
+        t, powers = jnp.where(met, t, jnp.inf), jnp.stack([jnp.zeros_like(t), *powers])
+        if monotone:
+            t, powers = jnp.min(t, axis=2), jnp.sum(powers, axis=3)
+        all_knots.append(t.reshape(-1))
+        jumps.append(powers.reshape(loss.degree + 1, -1))
 
     pad = max(0, 2 - loss.degree)
     return PiecewisePolynomial(

@@ -67,7 +67,8 @@ def expand(
     Returns:
         A piecewise polynomial, quadratic unless the loss has a higher degree; its origin is the
         parameter's current value. Under the squared error it has S K knots for a hidden parameter
-        and none for one of the output, else S (K + dN L (K + 1)) and S L.
+        and none for one of the output, else S (K + dN L (K + 1)), or S (K + dN L) if the activation
+        is monotone, and S L.
 
     Raises:
         ValueError: if the network does not have one hidden layer or no such parameter, or a penalty
@@ -166,7 +167,8 @@ def expand_hidden(
     if loss == SQUARED:
         signal = weights * _dot(v, outputs)
         return expand_unit(z, u, signal, weights * jnp.sum(v**2), activation)
-    return expand_curves(unit_curves(outputs.T, z, u, v, activation), targets.T, weights, loss)
+    curves = unit_curves(outputs.T, z, u, v, activation)
+    return expand_curves(curves, targets.T, weights, loss, monotone=activation.monotone)
 
 
 def expand_output(

@@ -122,8 +122,12 @@ def test_float32_finds_the_minimum_with_and_without_sorting(name):
     loss, rng = CASES[name], np.random.default_rng(1)
     both = jax.jit(
         lambda *a: [
-            search(expand_curves(unit_curves(*a[:4], activations.LEAKY_HARD_TANH), *a[4:], loss))
-            for search in (minimize_convex_pieces, minimize)
+            search(
+                expand_curves(
+                    unit_curves(*a[:4], activations.LEAKY_HARD_TANH), *a[4:], loss, monotone=once
+                )
+            )
+            for search, once in ((minimize_convex_pieces, True), (minimize, False))
         ]
     )
     for _ in range(5):
