@@ -79,12 +79,13 @@ def mlp(f):
     return lambda layers, x: network.apply(layers, x[None], f)[0]
 
 
-@pytest.mark.parametrize("f", [activations.LEAKY_HARD_TANH, activations.ABS, ODD])
-@pytest.mark.parametrize("grid", [False, True])
-def test_every_layer_of_a_deep_network(f, grid):
+@pytest.mark.parametrize(
+    ("f", "grid"), [(activations.LEAKY_HARD_TANH, True), (activations.ABS, True), (ODD, False)]
+)
+def test_layers_of_a_deep_network(f, grid):
     """Also on a coarse grid: ties, kinks at the origin, several kinks at one t."""
     with jax.enable_x64(True):
-        for layer in range(4):
+        for layer in (0, 2):
             rng = np.random.default_rng(layer)
             layers, inputs = problem(rng, (2, 5, 4, 4, 2), 20, grid)
             dx = move_layer(layers, layer, rng, grid)
@@ -159,25 +160,21 @@ single = jax.jit(lambda layers, dx, inputs: trace(mlp(ODD), layers, dx, inputs, 
 
 
 class Residual(nn.Module):
-    """Convolution, max-pooling, a residual connection, a global maximum, average pooling."""
+    """Convolution, max-pooling, a residual connection, average pooling, a global maximum."""
 
     @nn.compact
     def __call__(self, x):
-        x = nn.relu(nn.Conv(3, (3, 3))(x))
-        x = nn.max_pool(x, (2, 2), strides=(2, 2))
-        y = nn.leaky_relu(nn.Conv(3, (3, 3), padding="SAME")(x))
-        x = nn.relu(x + nn.Conv(3, (1, 1))(y))
-        top = jnp.max(x, axis=(1, 2))
-        x = nn.avg_pool(x, (2, 2), strides=(1, 1), padding="SAME")
-        x = jnp.concatenate([x.reshape(x.shape[0], -1), top], axis=1)
-        return nn.Dense(2)(jax.nn.hard_tanh(nn.Dense(5)(x)))
+        x = nn.max_pool(nn.relu(nn.Conv(2, (3, 3))(x)), (2, 2), strides=(2, 2))
+        x = x + nn.leaky_relu(nn.Conv(2, (1, 1))(x))
+        y = nn.avg_pool(jnp.abs(x), (2, 2), strides=(1, 1), padding="SAME")
+        return nn.Dense(2)(jnp.concatenate([y.mean(axis=(1, 2)), x.max(axis=(1, 2))], axis=1))
 
 
 def test_convolution_pooling_and_residual_connections():
     with jax.enable_x64(True):
         model = Residual(parent=None)
         rng = np.random.default_rng(0)
-        inputs = jnp.asarray(rng.normal(size=(6, 6, 6, 1)))
+        inputs = jnp.asarray(rng.normal(size=(5, 6, 6, 1)))
         params = model.init(jax.random.key(0), inputs)["params"]
         params = jax.tree.map(lambda a: jnp.asarray(rng.normal(size=a.shape)), params)
         fun = lambda p, x: model.apply({"params": p}, x[None])[0]  # noqa: E731
