@@ -1,6 +1,6 @@
 """Which class a point belongs to, decided in float64 and only where rounding cannot matter."""
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,8 +10,15 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from jaxnpc.batching import float64_on_cpu
-from jaxnpc.distances import pairwise, rounding, squared_l2, squared_l2_error
-from jaxnpc.prototypes import PrototypeClassifier, as_points, finite_rows, padded_blocks, real_array
+from jaxnpc.distances import choosing_distances, pairwise, rounding, squared_l2, squared_l2_error
+from jaxnpc.prototypes import (
+    PrototypeClassifier,
+    as_points,
+    finite_rows,
+    padded_blocks,
+    real_array,
+    rounded_by,
+)
 
 BLOCK = 1 << 22
 """How many distances are held at a time."""
@@ -50,9 +57,10 @@ class Prepared(NamedTuple):
 def decide(classifier: PrototypeClassifier, points: Float[np.ndarray, "n *d"]) -> Decision:
     """The class of each point, in float64 whatever JAX's default is.
 
-    Distances come with bounds of their rounding error, at first from matrix products where the
-    distance allows it, then from coordinate differences for the prototypes that these leave open. A
-    callable distance has no such bounds: there the float64 values themselves are compared.
+    Distances come with bounds of their rounding error, at first in the device's precision; for the
+    points that these leave open in float64, from matrix products where the distance allows it; then
+    from coordinate differences for the prototypes still open. A callable distance has no such
+    bounds: there the float64 values themselves are compared.
 
     Args:
         classifier: the classifier.
@@ -73,11 +81,20 @@ def decide(classifier: PrototypeClassifier, points: Float[np.ndarray, "n *d"]) -
         return Decision(np.zeros(0, int), finite, none, none)
     points, spread, prepared = _prepare(classifier, points)
     size = 1 << max(0, (BLOCK // len(prepared.prototypes)).bit_length() - 1)
-    blocks, begin = [], 0
-    for block, count in padded_blocks(points, size):
-        blocks.append(_decide(prepared, block, count, spread[begin : begin + count]))
-        begin += count
-    decision = Decision(*(np.concatenate(field) for field in zip(*blocks, strict=True)))
+    if callable(classifier.distance):
+        decision = _in_blocks(partial(_closely, prepared), points, spread, size)
+    else:
+        narrow, p = classifier.prototypes.dtype, prepared.distance
+        with np.errstate(over="ignore"):  # out of range: of that nothing is known
+            images = jnp.asarray(prepared.prototypes.astype(narrow))
+        moved = rounded_by(prepared.prototypes, images, p)
+        rough = partial(_roughly, images, moved, prepared.starts, p)
+        decision = _in_blocks(rough, points, spread, size)
+        if len(open_ := np.flatnonzero(~decision.certain & finite)):
+            closer = partial(_closely, prepared)
+            rest = _in_blocks(closer, points[open_], spread[open_], size)
+            for old, new in zip(decision, rest, strict=True):
+                old[open_] = new
     predicted = np.where(finite, decision.predicted, -1)
     return decision._replace(predicted=predicted, certain=decision.certain & finite)
 
@@ -225,10 +242,53 @@ def _crosses(
     return far < lower.min(axis=1)
 
 
-def _decide(
+def _in_blocks(
+    judge: Callable[[np.ndarray, int, np.ndarray], Decision],
+    points: Float[np.ndarray, "n *m"],
+    spread: Float[np.ndarray, " n"],
+    size: int,
+) -> Decision:
+    """The decisions about at least one point, block by block."""
+    parts, begin = [], 0
+    for block, count in padded_blocks(points, size):
+        parts.append(judge(block, count, spread[begin : begin + count]))
+        begin += count
+    return Decision(*(np.concatenate(field) for field in zip(*parts, strict=True)))
+
+
+def _roughly(
+    images: Float[Array, "K m"],
+    moved: float,
+    starts: Int[np.ndarray, " C"],
+    p: float,
+    block: Float[np.ndarray, "b m"],
+    n: int,
+    spread: Float[np.ndarray, " n"],
+) -> Decision:
+    """Decide the first n points of a padded block in the device's precision."""
+    with np.errstate(over="ignore"):
+        x = block.astype(images.dtype)
+    off = jnp.asarray(moved + rounded_by(block, x, p) + spread.max(initial=0.0), x.dtype)
+    bounds = _bounds(jnp.asarray(x), images, off, p)
+    lower, upper = (np.asarray(v)[:n] for v in bounds)
+    decision = _compare(lower, upper, starts)
+    wide = (np.asarray(v, np.float64) for v in (decision.lower, decision.upper))
+    return Decision(decision.predicted, decision.certain, *wide)
+
+
+@partial(jax.jit, static_argnames="p")
+def _bounds(
+    x: Float[Array, "b m"], w: Float[Array, "K m"], moved: Float[Array, ""], p: float
+) -> tuple[Float[Array, "b K"], Float[Array, "b K"]]:
+    """Bounds of the distances, squared for p = 2, in the arithmetic of x."""
+    values, error = choosing_distances(x, w, p, moved)
+    return values - error, values + error
+
+
+def _closely(
     prepared: Prepared, block: Float[np.ndarray, "b *m"], n: int, spread: Float[np.ndarray, " n"]
 ) -> Decision:
-    """Decide the first n points of a padded block."""
+    """The same in float64."""
     distance, prototypes, starts = prepared
     with float64_on_cpu():
         x, w = jnp.asarray(block), jnp.asarray(prototypes)

@@ -129,10 +129,27 @@ def test_many_blocks_are_as_one(monkeypatch):
     rng = np.random.default_rng(1)
     classifier = prototype_classifier(rng.normal(size=(30, 5)), [*"abc"] * 10)
     points = rng.normal(size=(37, 5))
+    points[5] = np.asarray(classifier.prototypes[:2], float).mean(axis=0)  # for float64 to decide
     whole = decide(classifier, points)
     monkeypatch.setattr("jaxnpc.decisions.BLOCK", 8 * 30)
-    for a, b in zip(whole, decide(classifier, points), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-12)
+    parts = decide(classifier, points)
+    np.testing.assert_array_equal(parts.predicted, whole.predicted)
+    np.testing.assert_array_equal(parts.certain, whole.certain)
+    for a, b in ((parts.lower, whole.lower), (parts.upper, whole.upper)):
+        np.testing.assert_allclose(a, b, rtol=1e-4)
+
+
+@pytest.mark.parametrize("p", NORMS)
+def test_what_float32_leaves_open_is_settled_in_float64(p):
+    rng = np.random.default_rng(2)
+    w = (1e3 + rng.normal(size=(20, 4))).astype(np.float32)
+    classifier = prototype_classifier(w, np.arange(20) % 2, distance=p)
+    points = np.concatenate([1e3 + rng.normal(size=(40, 4)), np.full((1, 4), -500.0)])
+    decision = decide(classifier, points)
+    true = [exact_distances(classifier, point) for point in points]
+    assert decision.predicted.tolist() == [int(b < a) for a, b in true]
+    assert decision.certain.all()
+    check(classifier, points)
 
 
 def test_a_semi_metric_of_points_of_any_shape():

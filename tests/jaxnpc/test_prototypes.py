@@ -169,11 +169,11 @@ def test_no_points():
 
 def test_blocks_of_one_shape_compile_once():
     classifier = prototype_classifier(SQUARE, [0, 0, 1, 1])
-    decisions._by_products.clear_cache()
+    decisions._bounds.clear_cache()
     rng = np.random.default_rng(4)
     for n in (33, 50, 64):
         predict(classifier, rng.normal(size=(n, 2)).astype(np.float32))
-    assert decisions._by_products._cache_size() == 1
+    assert decisions._bounds._cache_size() == 1
 
 
 def test_it_is_a_pytree_that_jits_without_folding():
