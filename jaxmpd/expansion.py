@@ -106,7 +106,7 @@ def expand(
     z = affine(hidden, batch.inputs)
     features = activation(z)
     outputs, targets = centred(affine(output, features), batch.targets, loss)
-    height = jnp.sum(weights * loss(outputs, targets)) + penalty(layers, l2, l1)
+    height = jnp.sum(weights * loss(outputs, targets))
     row, column = coordinate.row, coordinate.column
     if coordinate.layer == 1:
         u = _input_column(features, row)
@@ -117,6 +117,7 @@ def expand(
         line = expand_hidden(outputs.T, targets.T, weights, z[:, column], u, v, activation, loss)
         free = False
     if l2 or l1:
+        height = height + penalty(layers, l2, l1)
         kernel, bias = layers[coordinate.layer]
         w = kernel[jnp.minimum(row, rows - 1), column]
         w = w if bias is None else jnp.where(row < rows, w, bias[column])

@@ -108,7 +108,7 @@ def interpolate_pieces(
     degree: int,
     derivative: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> Pieces:
-    """The continuous interpolant of degree 1 or 2, see [`interpolate`][jaxmpd.interpolate].
+    """The continuous interpolant of degree 1 or 2, in the manner of `interpolate`.
 
     Args:
         fn: the smooth function.

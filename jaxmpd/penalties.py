@@ -43,16 +43,23 @@ def size(w: Float[Array, "*shape"], l2: float, l1: float) -> Float[Array, ""]:
     return l2 * jnp.sum(w**2) + l1 * jnp.sum(jnp.abs(w))
 
 
-def penalty_along(w: Float[Array, ""], l2: float, l1: float) -> PiecewisePolynomial:
-    """The change of the penalty when a parameter becomes w + t, as a function of t.
+def penalty_along(
+    w: Float[Array, "*shape"],
+    l2: float,
+    l1: float,
+    direction: Float[Array, "*shape"] | None = None,
+) -> PiecewisePolynomial:
+    """The change of the penalty when parameters become w + t direction, as a function of t.
 
     Args:
-        w: the parameter.
-        l2: weight of its square.
-        l1: weight of its absolute value.
+        w: the parameters, one or many.
+        l2: weight of their squares.
+        l1: weight of their absolute values.
+        direction: in which they move, by default ones.
 
     Returns:
-        A piecewise quadratic, 0 at the origin, with a knot at -w if l1 is not 0.
+        A piecewise quadratic, 0 at the origin; if l1 is not 0, with a knot a parameter where it
+        passes 0.
 
     Example:
         >>> from jaxmpd.minimum import minimize
@@ -61,13 +68,20 @@ def penalty_along(w: Float[Array, ""], l2: float, l1: float) -> PiecewisePolynom
         >>> float(minimize(loss + penalty_along(jnp.array(0.0), 0.0, 0.25)).argmin)
         0.75
     """
-    slope = 2 * l2 * w
-    zero = jnp.zeros_like(w)
+    d = jnp.ones_like(w) if direction is None else direction
+    w, d = w.reshape(-1), d.reshape(-1)
+    slope, curvature = 2 * l2 * jnp.sum(w * d), l2 * jnp.sum(d**2)
+    zero = jnp.zeros_like(slope)
     if l1 == 0:
-        return PiecewisePolynomial(
-            jnp.stack([zero, slope, zero + l2]), jnp.zeros(0, w.dtype), jnp.zeros((3, 0), w.dtype)
-        )
-    # |w + t| just right of the origin rises where w is 0.
-    slope = slope + l1 * jnp.where(w >= 0, 1, -1)
-    jump = jnp.stack([zero, zero + 2 * l1, zero])
-    return PiecewisePolynomial(jnp.stack([zero, slope, zero + l2]), -w[None], jump[:, None])
+        base = jnp.stack([zero, slope, curvature])
+        return PiecewisePolynomial(base, jnp.zeros(0, w.dtype), jnp.zeros((3, 0), w.dtype))
+    t = -w / jnp.where(d == 0, 1, d)
+    met = (d != 0) & jnp.isfinite(t)
+    # Just right of the origin, |w + t d| rises where its kink lies on or before the origin.
+    rates = jnp.where(met, jnp.where(t <= 0, jnp.abs(d), -jnp.abs(d)), jnp.sign(w) * d)
+    bends = jnp.where(met, 2 * l1 * jnp.abs(d), 0)
+    return PiecewisePolynomial(
+        jnp.stack([zero, slope + l1 * jnp.sum(rates), curvature]),
+        jnp.where(met, t, jnp.inf),
+        jnp.stack([jnp.zeros_like(t), bends, jnp.zeros_like(t)]),
+    )

@@ -85,13 +85,13 @@ def test_expansion_is_the_loss_and_its_minimum_is_global(f, outputs):
 def test_many_parameters_under_vmap():
     layers, batch = problem(0, 1)
     rows, columns = jnp.meshgrid(jnp.arange(3), jnp.arange(3), indexing="ij")
-    losses = jax.vmap(lambda r, c: expand(layers, batch, Coordinate(0, r, c), activations.RELU))(
-        rows.ravel(), columns.ravel()
+    one = lambda r, c: minimize(  # noqa: E731
+        expand(layers, batch, Coordinate(0, r, c), activations.RELU)
     )
-    found = jax.vmap(minimize)(losses)
+    found = jax.jit(jax.vmap(one))(rows.ravel(), columns.ravel())
+    alone = jax.jit(one)
     for k, (r, c) in enumerate(zip(rows.ravel(), columns.ravel(), strict=True)):
-        alone = minimize(expand(layers, batch, Coordinate(0, int(r), int(c)), activations.RELU))
-        assert float(found.value[k]) == pytest.approx(float(alone.value), rel=1e-6)
+        assert float(found.value[k]) == pytest.approx(float(alone(r, c).value), rel=1e-6)
         at = loss_at(layers, batch, (0, int(r), int(c)), found.argmin[k], activations.RELU)
         assert float(at) == pytest.approx(float(found.value[k]), rel=1e-5)
 
