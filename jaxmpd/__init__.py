@@ -15,7 +15,9 @@ from jaxmpd.activations import (
     piecewise_linear,
 )
 from jaxmpd.buckets import minimize_convex_pieces
+from jaxmpd.deep import LayerDirection, UnitDirection, curves_along
 from jaxmpd.expansion import Coordinate, expand
+from jaxmpd.linesearch import LineSearchState, scale_by_exact_linesearch
 from jaxmpd.losses import Batch, squared_error
 from jaxmpd.minibatches import BatchSize
 from jaxmpd.minimum import Minimum, minimize
@@ -23,6 +25,7 @@ from jaxmpd.network import Layer, apply, init
 from jaxmpd.piecewise import PiecewisePolynomial, Segments, compose, compose_affine, segments
 from jaxmpd.runs import Fit, History
 from jaxmpd.starts import spread
+from jaxmpd.trace import Resolved, next_kink, piecewise_linear_of
 from jaxmpd.training import fit, regression_loss
 from jaxmpd.transform import MPDState, mpd
 
@@ -41,14 +44,19 @@ __all__ = [
     "Fit",
     "History",
     "Layer",
+    "LayerDirection",
+    "LineSearchState",
     "MPDState",
     "Minimum",
     "PiecewiseLinear",
     "PiecewisePolynomial",
+    "Resolved",
     "Segments",
+    "UnitDirection",
     "apply",
     "compose",
     "compose_affine",
+    "curves_along",
     "expand",
     "fit",
     "init",
@@ -57,8 +65,11 @@ __all__ = [
     "minimize",
     "minimize_convex_pieces",
     "mpd",
+    "next_kink",
     "piecewise_linear",
+    "piecewise_linear_of",
     "regression_loss",
+    "scale_by_exact_linesearch",
     "segments",
     "spread",
     "squared_error",
