@@ -122,7 +122,7 @@ def scale_by_exact_linesearch(
                 "You are using a transformation that requires the current value of parameters, "
                 "but you are not passing `params` when calling `update`."
             )
-        samples = _as_batch(batch, jnp.result_type(*jax.tree.leaves(params)))
+        samples = as_batch(batch, jnp.result_type(*jax.tree.leaves(params)))
         weights = normalized_weights(samples)
 
         def value(params: PyTree) -> Float[Array, ""]:
@@ -229,8 +229,19 @@ def _is_none(node: Any) -> bool:
     return node is None
 
 
-def _as_batch(batch: Any, dtype: Any) -> Batch:
-    """The batch in the parameters' dtype, its padding set to 0, or an error that says why not."""
+def as_batch(batch: Any, dtype: Any) -> Batch:
+    """The batch in this dtype, its padding set to 0, or an error that says why not.
+
+    Args:
+        batch: `(inputs, targets)` or `(inputs, targets, weights)`, a row a sample.
+        dtype: of the parameters.
+
+    Returns:
+        The samples.
+
+    Raises:
+        ValueError: if it is missing or the shapes do not fit.
+    """
     if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
         raise ValueError(
             f"batch must be (inputs, targets) or (inputs, targets, weights), got {type(batch)}: "
