@@ -27,7 +27,7 @@ SECONDS = 12.0
 
 
 def train_all(seed: int = 0) -> dict[str, History]:
-    """MPD, Adam and NAG from one start, each for the same time."""
+    """MPD in its two forms, Adam and NAG from one start, each for the same time."""
     task = prepare(terrain(SAMPLES, seed), ["elevation"], seed=seed)
     histories = {}
     for preset in PRESETS.values():
@@ -35,7 +35,7 @@ def train_all(seed: int = 0) -> dict[str, History]:
         result = fit(
             regression_loss(LEAKY_HARD_TANH),
             spread(jax.random.key(seed), (2, WIDTH, 1)),
-            preset.make(LEAKY_HARD_TANH, preset.learning_rate, seed),
+            preset.make(LEAKY_HARD_TANH, preset.learning_rate, seed, len(task.train.inputs)),
             task.train,
             validation=task.validation,
             batch_size=preset.batch_size,

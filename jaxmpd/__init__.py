@@ -25,22 +25,40 @@ from jaxmpd.network import Layer, apply, init
 from jaxmpd.piecewise import PiecewisePolynomial, Segments, compose, compose_affine, segments
 from jaxmpd.runs import Fit, History
 from jaxmpd.starts import spread
+from jaxmpd.steps.kinds import (
+    HYBRID,
+    Blocks,
+    Coordinates,
+    During,
+    Objective,
+    Output,
+    Polish,
+    Replace,
+    Step,
+    Task,
+    Units,
+)
 from jaxmpd.trace import Resolved, next_kink, piecewise_linear_of
 from jaxmpd.training import fit, regression_loss
 from jaxmpd.transform import MPDState, mpd
+from jaxmpd.unitdescent import UnitDescentState, unit_descent
 
 __all__ = [
     "ABS",
     "ACTIVATIONS",
     "HARD_SIGMOID",
     "HARD_TANH",
+    "HYBRID",
     "IDENTITY",
     "LEAKY_HARD_TANH",
     "LEAKY_RELU",
     "RELU",
     "Batch",
     "BatchSize",
+    "Blocks",
     "Coordinate",
+    "Coordinates",
+    "During",
     "Fit",
     "History",
     "Layer",
@@ -48,11 +66,19 @@ __all__ = [
     "LineSearchState",
     "MPDState",
     "Minimum",
+    "Objective",
+    "Output",
     "PiecewiseLinear",
     "PiecewisePolynomial",
+    "Polish",
+    "Replace",
     "Resolved",
     "Segments",
+    "Step",
+    "Task",
+    "UnitDescentState",
     "UnitDirection",
+    "Units",
     "apply",
     "compose",
     "compose_affine",
@@ -73,4 +99,5 @@ __all__ = [
     "segments",
     "spread",
     "squared_error",
+    "unit_descent",
 ]

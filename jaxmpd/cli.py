@@ -293,7 +293,7 @@ def _train(
     return fit(
         regression_loss(activation),
         spread(jax.random.key(options.seed), widths, options.spread),
-        preset.make(activation, rate or 0.0, options.seed),
+        preset.make(activation, rate or 0.0, options.seed, len(task.train.inputs)),
         task.train,
         validation=task.validation,
         batch_size=preset.batch_size if batch_size is None else constant(batch_size),

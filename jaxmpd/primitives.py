@@ -1,4 +1,4 @@
-"""Sorting and prefix sums, where the backend's own are slow."""
+"""Sorting, prefix sums and factorisation, where the backend's own are slow or give up."""
 
 import jax
 import jax.numpy as jnp
@@ -58,6 +58,29 @@ def cumsum(x: Float[Array, "rows N"], block: int = 16) -> Float[Array, "rows N"]
     # Shifted, not subtracted: a huge term must not take the digits of those before it in its block.
     before = jnp.pad(cumsum(inner[:, :, -1], block)[:, :-1], ((0, 0), (1, 0)))
     return (inner + before[:, :, None]).reshape(rows, count * block)[:, :length]
+
+
+def cholesky(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """The lower factor of a positive semidefinite matrix plus the ridge that rounding asks for.
+
+    Args:
+        matrix: symmetric.
+
+    Returns:
+        The factor of the matrix plus a multiple of the identity: 1e-7 of the mean diagonal or,
+        where that does not factor, the least of its tenfolds that does.
+    """
+    size = jnp.trace(matrix) / len(matrix)
+    ridge = jnp.where(size > 0, size, 1) * jnp.eye(len(matrix), dtype=matrix.dtype)
+
+    def attempt(share: Float[Array, ""]) -> tuple[Array, Array]:
+        return 10 * share, jnp.linalg.cholesky(matrix + share * ridge)
+
+    def failed(state: tuple[Array, Array]) -> Array:
+        return ~jnp.isfinite(state[1][-1, -1]) & (state[0] < 10)
+
+    start = attempt(jnp.asarray(1e-7, matrix.dtype))
+    return jax.lax.while_loop(failed, lambda state: attempt(state[0]), start)[1]
 
 
 def _within_blocks(x: Float[Array, "*rows block"]) -> Float[Array, "*rows block"]:

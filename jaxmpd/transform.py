@@ -1,7 +1,8 @@
 """Message passing descent as an optax transformation."""
 
 import operator
-from typing import Any, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +11,10 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxmpd.activations import LEAKY_HARD_TANH, PiecewiseLinear
-from jaxmpd.losses import Batch, squared_error, weighted_mean, without_padding
-from jaxmpd.network import Layer, PyTree, as_layers, pre_activations
-from jaxmpd.steps.coordinate import coordinates, random_order, sweep
+from jaxmpd.losses import SQUARED, AnyLoss, Batch, without_padding
+from jaxmpd.network import Layer, PyTree, as_layers
+from jaxmpd.penalties import check
+from jaxmpd.steps.kinds import Coordinates, Objective, Step, Task
 
 
 class MPDState(NamedTuple):
@@ -32,25 +34,32 @@ class MPDState(NamedTuple):
 def mpd(
     activation: PiecewiseLinear = LEAKY_HARD_TANH,
     *,
-    coordinates: int | Literal["all"] = "all",
+    steps: Sequence[Step] = (Coordinates(),),
+    loss: AnyLoss = SQUARED,
+    l2: float = 0.0,
+    l1: float = 0.0,
     seed: int | PRNGKeyArray = 0,
 ) -> optax.GradientTransformationExtraArgs:
-    r"""Message passing descent for a network of one hidden layer under the squared error.
+    r"""Message passing descent: exact global searches along lines, made into an optimiser.
 
-    A step visits parameters in random order and moves each to the global minimum of the
-    minibatch's loss along it, all others standing still (Algorithm 4):
+    An update takes the steps one after the other on its minibatch. The paper's, and the default,
+    visits all parameters in random order and moves each to the global minimum of the minibatch's
+    loss along it, all others standing still (Algorithm 4):
 
-    $$\theta_p \leftarrow \arg\min_\theta \sum_s \omega_s\, |g(x_s; \theta_1 \dots \theta \dots
-    \theta_P) - y_s|^2 .$$
+    $$\theta_p \leftarrow \arg\min_\theta \sum_s \omega_s\, \ell(g(x_s; \theta_1 \dots \theta \dots
+    \theta_P), y_s) + \lambda_2 |\theta|^2 + \lambda_1 |\theta|_1 .$$
 
-    The minibatch's loss never rises. There is no learning rate, and the incoming updates
-    (gradients) are not used: under `jax.jit` they are not even computed. In a chain it stands last.
+    By the clock [`HYBRID`][jaxmpd.steps.kinds.HYBRID] is the choice. Whatever the steps, the
+    minibatch's loss never rises. There is no learning rate, and the incoming updates (gradients)
+    are not used: under `jax.jit` they are not even computed. In a chain it stands last.
 
     Args:
-        activation: of the hidden layer, the same as in the loss that is watched.
-        coordinates: how many parameters a step visits: `"all"` of them once, or a number of them,
-            drawn without repetition; 1 is the paper's text to the letter.
-        seed: of the random orders; an integer or a PRNG key.
+        activation: after every layer but the last, the same as in the loss that is watched.
+        steps: what an update does, see [`jaxmpd.steps.kinds`][jaxmpd.steps.kinds].
+        loss: of [`jaxmpd.losses`][jaxmpd.losses]; its weighted mean over the minibatch falls.
+        l2: weight of the sum of squares of all parameters but the output's biases.
+        l1: weight of the sum of their absolute values.
+        seed: of all that is random; an integer or a PRNG key.
 
     Returns:
         A transformation whose `update` needs `params` and `batch=`, a
@@ -61,9 +70,9 @@ def mpd(
 
     Raises:
         TypeError: if the activation is not piecewise linear as data.
-        ValueError: from here, if `coordinates` is neither `"all"` nor positive; from `init`, if
-            the parameters are not those of a network with one hidden layer; from `update`, if
-            `params` or `batch` is missing or does not fit.
+        ValueError: from here, if there are no steps or a penalty is negative; from `init`, if the
+            parameters are no network's, or a step does not know its depth, the loss or a penalty;
+            from `update`, if `params` or `batch` is missing or does not fit.
 
     Example:
         >>> import jaxmpd
@@ -81,22 +90,22 @@ def mpd(
         >>> bool(state.loss < 0.2 * jnp.var(y))
         True
     """
-    if coordinates != "all" and (not _is_count(coordinates)):
-        raise ValueError(
-            f'coordinates must be "all" or a positive number of parameters a step, '
-            f"got {coordinates!r}"
-        )
+    steps = tuple(steps)
+    if not steps:
+        raise ValueError("steps must hold at least one step, such as jaxmpd.Coordinates()")
+    check(l2, l1)
     if not hasattr(activation, "kinks"):
         raise TypeError(
             f"activation must be a PiecewiseLinear, got {activation!r}: take one of "
             "jaxmpd.ACTIVATIONS or make one with jaxmpd.piecewise_linear"
         )
+    objective = Objective(activation, loss, l2, l1)
     key = seed if _is_key(seed) else jax.random.key(operator.index(seed))
     key_data, impl = jax.random.key_data(key), jax.random.key_impl(key)
 
     def init(params: PyTree) -> MPDState:
         if not _has_masked(params):
-            _hidden_and_output(params)
+            _fitting(params, steps, objective)
         return MPDState(
             steps=jnp.zeros((), jnp.int32),
             key=jnp.array(key_data),
@@ -116,18 +125,18 @@ def mpd(
         if params is None:
             raise ValueError(_NO_PARAMS)
         full = _fill_in(params, full_params)
-        layers, rebuild = _hidden_and_output(full)
+        layers, rebuild = _fitting(full, steps, objective)
         batch = _as_batch(batch, layers)
-        numbers = _movable(params, full)
-        count = len(numbers) if coordinates == "all" else min(coordinates, len(numbers))
         next_key, key = jax.random.split(jax.random.wrap_key_data(state.key, impl=impl))
-        order = random_order(key, numbers, count)
-        swept = rebuild(sweep(layers, batch, order, activation))
+        keys = [key] if len(steps) == 1 else jax.random.split(key, len(steps))
+        moved, movable = layers, _movable(params, full)
+        for step, key in zip(steps, keys, strict=True):
+            moved = step(moved, Task(objective, batch, movable, key, state.steps))
 
         # What counts is the loss where the caller lands: old + (new - old) may not be new.
-        change = jax.tree.map(jnp.subtract, swept, full)
-        before = _loss(full, batch, activation)
-        after = _loss(optax.apply_updates(full, change), batch, activation)
+        change = jax.tree.map(jnp.subtract, rebuild(moved), full)
+        before = objective(layers, batch)
+        after = objective(as_layers(optax.apply_updates(full, change))[0], batch)
         better = after <= before
         change = jax.tree.map(lambda c: jnp.where(better, c, jnp.zeros_like(c)), change)
         change = jax.tree.map(
@@ -147,10 +156,6 @@ _NO_PARAMS = (
     "not passing `params` when calling `update`."
 )
 """optax's own message, which it does not export."""
-
-
-def _is_count(number: Any) -> bool:
-    return isinstance(number, int) and not isinstance(number, bool) and number >= 1
 
 
 def _is_key(seed: Any) -> bool:
@@ -182,30 +187,33 @@ def _fill_in(params: PyTree, full_params: PyTree | None) -> PyTree:
     )
 
 
-def _movable(params: PyTree, full: PyTree) -> np.ndarray:
-    """The numbers of the parameters that are not masked out."""
+def _movable(params: PyTree, full: PyTree) -> tuple[Layer, ...]:
+    """The layers with a flag in each parameter's place: whether it is not masked out."""
     flags = jax.tree.map(
         lambda p, f: np.full(jnp.shape(f), not _is_masked_out(p)),
         params,
         full,
         is_leaf=_is_masked_out,
     )
-    return coordinates(as_layers(flags)[0])
+    return as_layers(flags)[0]
 
 
-def _hidden_and_output(params: PyTree) -> tuple[tuple[Layer, ...], Any]:
+def _fitting(
+    params: PyTree, steps: Sequence[Step], objective: Objective
+) -> tuple[tuple[Layer, ...], Any]:
     layers, rebuild = as_layers(params)
-    if len(layers) != 2:
+    if len(layers) < 2:
         raise ValueError(
             f"params has {len(layers)} layers with kernels of shapes "
-            f"{[layer.kernel.shape for layer in layers]}: mpd needs one hidden layer and an "
-            "output; train other networks with another optax optimiser"
+            f"{[layer.kernel.shape for layer in layers]}: mpd needs a hidden layer and an output"
         )
     dtypes = {jnp.result_type(leaf) for leaf in jax.tree.leaves(params)}
     if len(dtypes) != 1 or not all(jnp.issubdtype(dtype, jnp.floating) for dtype in dtypes):
         raise ValueError(
             f"params must share one floating-point dtype, got {sorted(map(str, dtypes))}"
         )
+    for step in steps:
+        step.check(objective, len(layers))
     return layers, rebuild
 
 
@@ -240,8 +248,3 @@ def _as_batch(batch: Any, layers: tuple[Layer, ...]) -> Batch:
     if inputs.shape[0] == 0:
         raise ValueError("batch holds no samples")
     return without_padding(Batch(inputs, targets, weights))
-
-
-def _loss(params: PyTree, batch: Batch, activation: PiecewiseLinear) -> Float[Array, ""]:
-    predictions = pre_activations(as_layers(params)[0], batch.inputs, activation)[-1]
-    return weighted_mean(squared_error(predictions, batch.targets), batch.weights)

@@ -19,7 +19,7 @@ PARAMS = network.init(jax.random.key(0), (1, 6, 1))
 
 def run(name, **settings):
     preset = PRESETS[name]
-    optimizer = preset.make(LEAKY_HARD_TANH, preset.learning_rate, 0)
+    optimizer = preset.make(LEAKY_HARD_TANH, preset.learning_rate, 0, len(INPUTS))
     settings = {"batch_size": preset.batch_size, "steps": 8, "progress": False, **settings}
     return fit(regression_loss(), PARAMS, optimizer, DATA, **settings)
 
@@ -39,13 +39,13 @@ def test_mpd_never_raises_the_loss_of_a_full_batch():
 @pytest.mark.parametrize("name", PRESETS)
 def test_equal_arguments_give_one_optimiser(name):
     make = PRESETS[name].make
-    assert make(RELU, 0.1, 0) is make(RELU, 0.1, 0)
-    assert make(RELU, 0.1, 0) is not make(RELU, 0.2, 0)
+    assert make(RELU, 0.1, 0, 40) is make(RELU, 0.1, 0, 40)
+    assert make(RELU, 0.1, 0, 40) is not make(RELU, 0.2, 0, 40)
 
 
 @pytest.mark.parametrize("name", ["adam", "nag"])
 def test_the_learning_rate_may_be_a_schedule(name):
-    still = PRESETS[name].make(RELU, optax.constant_schedule(0.0), 0)
+    still = PRESETS[name].make(RELU, optax.constant_schedule(0.0), 0, 40)
     history = fit(regression_loss(RELU), PARAMS, still, DATA, steps=1, progress=False).history
     assert history.train_loss[0] == history.train_loss[1]
 

@@ -106,7 +106,7 @@ def test_a_sweep_is_the_textbook_algorithm():
 @pytest.mark.parametrize("count", [1, 5])
 def test_a_step_visits_as_many_parameters_as_asked(params, count):
     batch = samples()
-    optimizer = mpd(coordinates=count)
+    optimizer = mpd(steps=[jaxmpd.Coordinates(count)])
     updates, _ = optimizer.update(params, optimizer.init(params), params, batch=batch)
     moved = sum(int(jnp.sum(leaf != 0)) for leaf in jax.tree.leaves(updates))
     assert 1 <= moved <= count
@@ -269,8 +269,8 @@ def test_missing_and_unfit_arguments_are_named(params):
         optimizer.update(params, state, params, batch=(x[:0], y[:0]))
     with pytest.raises(ValueError, match="must be \\(inputs, targets\\)"):
         optimizer.update(params, state, params, batch=x)
-    with pytest.raises(ValueError, match="positive number of parameters a step, got 0"):
-        mpd(coordinates=0)
+    with pytest.raises(ValueError, match="count must be a positive integer, got 0"):
+        mpd(steps=[jaxmpd.Coordinates(0)])
     with pytest.raises(ValueError, match="needs one hidden layer"):
         optimizer.init(network.init(jax.random.key(0), (2, 3, 3, 1)))
     with pytest.raises(ValueError, match="one floating-point dtype"):
