@@ -11,8 +11,8 @@ jaxmpd.scale_by_exact_linesearch(...))`, has no learning rate and runs until it 
 - `seconds_ratio`: our seconds over Adam's, likewise: below 1, we need less time. What tuning the
   rate costs Adam is not counted; `seconds_ratio_tuned` counts the runs of its whole grid.
 
-Where Adam's own learning rate may grow, as on MNIST, searching each minibatch's minimum greedily
-loses; and on so small networks the search costs many times a gradient.
+On MNIST ours does not reach the mark, and on networks this small a search costs many times a
+gradient.
 
 Both are medians over the seeds, of the first data set; a run that does not reach the mark within
 Adam's number of steps counts as infinite. Compilation and evaluation are outside all clocks.
