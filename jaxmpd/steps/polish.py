@@ -93,6 +93,8 @@ def whitening(
             damping = DAMPING_SHARED * jnp.trace(blocks) / d + l2
             scale = weights @ squares
             scale = scale + DAMPING_COMMON * jnp.mean(scale)
+        # Where no unit of a layer moves the predictions there is nothing to go by: the gradient.
+        damping, scale = (jnp.where(a > 0, a, 1) for a in (damping, scale))
         result.append(
             Whitening(jnp.linalg.cholesky(blocks + damping[..., None, None] * eye), scale)
         )
