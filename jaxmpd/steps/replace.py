@@ -2,14 +2,15 @@ r"""The replacement step: units that hardly count move to where the residual is.
 
 Descent, exact or not, leaves some units where they do little: in a local minimum nothing pulls them
 away. What a unit is worth is known in closed form: without it, the output layer solved anew, the
-squared error would be greater by
+squared error plus ridge would be greater by
 
-$$c_d = |v_d|^2 / (G^{-1})_{dd}, \qquad G = \sum_s \omega_s a_s a_s^\top + \lambda I ,$$
+$$c_d = |v_d|^2 / (G^{-1})_{dd}, \qquad G = \sum_s \omega_s a_s a_s^\top + \Lambda ,$$
 
-a the features and 1. The least worth ones are taken out, and as many put in from a crowd of random
-ones, one after the other the one that lowers the squared error most with its best outgoing weight
-and all others' (orthogonal matching pursuit): a search over the whole space where steps along lines
-see only what lies on them. The new units then move to the exact minimum along their own directions.
+a the features and 1, $\Lambda$ the ridge on its diagonal, 0 for the biases. The least worth ones
+are taken out, and as many put in from a crowd of random ones, one after the other the one that
+lowers the squared error most with its best outgoing weight and all others' (orthogonal matching
+pursuit): a search over the whole space where steps along lines see only what lies on them. The new
+units then move to the exact minimum along their own directions.
 
 The network that comes out is often worse at first, and better once polished: compare it then.
 """
@@ -111,11 +112,7 @@ def choose(
     root = jnp.sqrt(weights / jnp.sum(weights))
     features = activation(dot(rows.incoming, x))
     features = jnp.concatenate([features, jnp.ones_like(features[:1])]) * root
-    gram = dot(features, features.T)
-    eye = jnp.eye(len(gram), dtype=gram.dtype)
-    inverse = jax.scipy.linalg.cho_solve((cholesky(gram + l2 * eye), True), eye)
-    worth = (jnp.sum(rows.outgoing**2, axis=1) / jnp.diag(inverse))[:-1]
-    old = jnp.argsort(jnp.where(whole, worth, jnp.inf))[:count]
+    old = jnp.argsort(jnp.where(whole, worth(rows, features, l2), jnp.inf))[:count]
 
     # Everything from here on is orthogonal to the features that stay.
     basis = features.at[old].set(0)
@@ -140,6 +137,24 @@ def choose(
 
     _, chosen = jax.lax.scan(pick, (pool, residual), length=count)
     return old, new[chosen]
+
+
+def worth(rows: Rows, features: Float[Array, "d1+1 n"], l2: float) -> Float[Array, " d1"]:
+    """By how much the squared error plus ridge would rise without each of the units.
+
+    Args:
+        rows: the network, its output solved for.
+        features: of the units and ones, times the roots of the samples' weights.
+        l2: weight of the squares of the outgoing weights.
+
+    Returns:
+        The rise, all others' outgoing weights and the outputs' biases solved for anew.
+    """
+    gram = dot(features, features.T)
+    eye = jnp.eye(len(gram), dtype=gram.dtype)
+    ridge = l2 * eye.at[-1, -1].set(0)  # not on the biases
+    inverse = jax.scipy.linalg.cho_solve((cholesky(gram + ridge), True), eye)
+    return (jnp.sum(rows.outgoing**2, axis=1) / jnp.diag(inverse))[:-1]
 
 
 def candidates(

@@ -154,6 +154,46 @@ def test_a_huge_sum_far_away_does_not_blur_what_is_near():
     np.testing.assert_array_equal(primitives.cumsum(terms)[0, :60], np.arange(1, 61))
 
 
+def semidefinite(name):
+    a = np.random.default_rng(0).normal(size=(12, 12))
+    return {
+        "regular": a @ a.T,
+        "rank one": 1e6 * np.outer(a[0], a[0]),
+        "tiny": 1e-25 * (a[:2].T @ a[:2]),
+        "zero": np.zeros((12, 12)),
+        # As rounding leaves it: an eigenvalue a little below 0, and one that is not so little.
+        "indefinite": a[:5].T @ a[:5] - 1e-4 * np.eye(12),
+        "far off": a[:5].T @ a[:5] - np.eye(12),
+    }[name]
+
+
+@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize("name", ["regular", "rank one", "tiny", "zero", "indefinite", "far off"])
+def test_what_cholesky_factors_is_the_matrix_and_the_least_ridge_that_does(name, x64):
+    with jax.enable_x64(x64):
+        matrix = jnp.asarray(semidefinite(name))
+        factor = jax.jit(primitives.cholesky)(matrix)
+        assert bool(jnp.all(jnp.isfinite(factor)))
+        np.testing.assert_array_equal(factor, jnp.tril(factor))
+        size = float(jnp.trace(matrix)) / 12 or 1.0
+        size = size if size > 0 else 1.0
+        added = np.asarray(factor, float) @ np.asarray(factor, float).T - np.asarray(matrix, float)
+        share = np.trace(added) / 12 / size
+        np.testing.assert_allclose(added, share * size * np.eye(12), atol=3e-6 * size)
+        ladder = 1e-7 * 10.0 ** np.arange(9)
+        step = int(np.argmin(np.abs(ladder - share)))
+        if step > 1:  # lower down, the rounding of the sum hides which it was
+            assert share == pytest.approx(ladder[step], rel=1e-2)
+            lower = matrix + ladder[step - 1] * size * jnp.eye(12)
+            assert not bool(jnp.all(jnp.isfinite(jnp.linalg.cholesky(lower))))
+        assert (step > 1) == (name in ("indefinite", "far off"))
+
+
+def test_cholesky_gives_up_on_what_is_no_number():
+    matrix = jnp.eye(12).at[3, 3].set(jnp.nan)
+    assert bool(jnp.all(jnp.isnan(jnp.diag(jax.jit(primitives.cholesky)(matrix))[3:])))
+
+
 @pytest.mark.parametrize("alpha", [1e-2, 1e-3, 1e-4, 0.0])
 def test_a_squared_error_always_has_a_minimum(alpha):
     """The curvature of the outermost pieces, alpha squared of its parts, drowns in rounding."""
