@@ -1,19 +1,24 @@
-"""MPD against Adam and NAG at equal batch steps and at equal seconds (the paper's Fig. 2).
+"""MPD against Adam, NAG and L-BFGS at equal batch steps and at equal seconds (the paper's Fig. 2).
 
 One hidden layer of 500 units on the first 5,000 points of UCI's 3D road network and on the terrain
-that matplotlib ships. A seed decides the split, the start and the minibatches. Everything is tuned
-on the validation samples of the first seed: per data set the spread of the start, without which
-the peers hardly leave the linear function that Glorot's scale starts them at; for each budget anew
-the peers' learning rate, its schedule (constant, or cosine over the budget) and, where the row says
-so, batch size; MPD's schedule of batch sizes. Then training losses are compared: ratios are medians
-over the seeds of MPD's loss over that of the better peer.
+that matplotlib ships. A seed decides the split, the start and the minibatches.
 
-The start is tuned at equal batch steps, with every rate (a constant one), for MPD with the paper's
-batch sizes. At equal seconds all configurations run for a tenth of the time, the best of them for
-the whole.
+At equal batch steps MPD goes by coordinates, as in the paper, and training losses are compared.
+Everything is tuned on the validation samples of the first seed: per data set the spread of the
+start, without which the peers hardly leave the linear function that Glorot's scale starts them at;
+for each budget anew the peers' learning rate, its schedule (constant, or cosine over the budget)
+and, where the row says so, batch size; MPD's schedule of batch sizes. The start is tuned with
+every rate (a constant one), for MPD with the paper's batch sizes.
+
+At equal seconds MPD takes its default, the hybrid of exact sweeps, polishing and replacement, with
+nothing tuned, and validation losses are compared. Adam and NAG are tuned as above, all their
+configurations for a tenth of the time and the best for the whole. Full-batch L-BFGS is optax's, run
+fairly (see `benchmarks.peers`), its start and ridge tuned over the whole time. A row without
+the exact steps, the whitened L-BFGS of the polish alone from the same start with the same ridge,
+tells what those contribute. Ratios are medians over the seeds of our loss over the better peer's.
 
 Every run is kept in the folder --cache, so that an interrupted benchmark continues where it stood;
-delete the folder after a change of the code. The full benchmark takes about 40 minutes on two idle
+delete the folder after a change of the code. The full benchmark takes about an hour on two idle
 cores; only the budgets in seconds need them idle: `--budgets steps` runs the others.
 """
 
@@ -29,18 +34,20 @@ import jax
 import numpy as np
 import optax
 
-from benchmarks import harness
+from benchmarks import harness, peers
 from jaxmpd import network
 from jaxmpd.activations import LEAKY_HARD_TANH
 from jaxmpd.datasets import road, terrain
 from jaxmpd.files import write_whole
 from jaxmpd.minibatches import BatchSize, constant, shape
-from jaxmpd.presets import PRESETS
+from jaxmpd.presets import HYBRID_RIDGE, PRESETS
 from jaxmpd.regressor import Task, prepare
 from jaxmpd.runs import Fit, History
 from jaxmpd.starts import spread
+from jaxmpd.steps.kinds import Polish
 from jaxmpd.tables import Table
 from jaxmpd.training import fit, regression_loss
+from jaxmpd.transform import mpd
 
 ROAD_FILE = "3droad/3d_spatial_network_first5000.csv"
 WIDTH = 500
@@ -49,6 +56,7 @@ RATES = {
     "adam": (1e-3, 3e-3, 1e-2, 2e-2, 4e-2, 8e-2),
     "nag": (3e-4, 1e-3, 2e-3, 4e-3, 8e-3),
 }
+RACE_RATES = {"adam": (1e-2, 2e-2, 4e-2, 8e-2, 0.16), "nag": (1e-3, 2e-3, 4e-3)}
 GLOROT = 0.0
 STARTS = (GLOROT, 7.0, 14.0, 28.0, 56.0)
 """Deviations of the hidden pre-activations at the start; GLOROT stands for Glorot's scale."""
@@ -64,6 +72,20 @@ SCHEDULES = {
 is to MPD what a decaying rate is to the peers; starting smaller; or all samples."""
 
 
+START = 14.0
+"""The start of MPD's hybrid, not tuned."""
+RIDGES = (HYBRID_RIDGE / 10, HYBRID_RIDGE)
+"""What L-BFGS chooses its ridge from, times the number of samples."""
+LBFGS_STARTS = (7.0, 14.0)
+EVERY = {"adam": 4, "nag": 4, "lbfgs": 4}
+"""Batch steps between evaluations, where they are short."""
+LABELS = {
+    **{name: preset.label for name, preset in PRESETS.items()},
+    "lbfgs": "L-BFGS",
+    "polish": "MPD without exact steps",
+}
+
+
 @dataclass(frozen=True)
 class Config:
     """One run; `seconds` or `steps` is its budget."""
@@ -77,10 +99,12 @@ class Config:
     steps: int | None = None
     seconds: float | None = None
     seed: int = 0
+    ridge: float | None = None
 
     def __str__(self) -> str:
         rate = "" if self.rate is None else f", rate {self.rate:g} {self.schedule}"
-        return f"batch {self.batch}, start {self.start or 'Glorot'}{rate}"
+        ridge = "" if self.ridge is None else f", ridge {self.ridge:g} / samples"
+        return f"batch {self.batch}, start {self.start or 'Glorot'}{rate}{ridge}"
 
 
 class Budget(NamedTuple):
@@ -98,14 +122,28 @@ FULL_BUDGETS = (
     Budget("terrain", "terrain_ratio_steps4", steps=4, target="<= 0.6"),
     Budget("road", "road_ratio_steps28", steps=28, target="<= 0.47"),
     Budget("road", "road_ratio_steps28_tuned_batch", (32, 64, 128, 256), 28, target="<= 0.56"),
-    Budget("terrain", "terrain_ratio_seconds60", seconds=60),
-    Budget("road", "road_ratio_seconds25", (64, 256), seconds=25),
 )
 QUICK_BUDGETS = (
     Budget("terrain", "terrain_ratio_steps2", steps=2),
     Budget("road", "road_ratio_steps6", steps=6),
-    Budget("road", "road_ratio_seconds2", seconds=2),
 )
+
+
+class Race(NamedTuple):
+    """One comparison at equal seconds: the keys' suffix, and what is asked."""
+
+    data: str
+    seconds: float
+    peer_batches: tuple[int, ...]
+    gradient: str | None = None
+    lbfgs: str | None = None
+
+
+FULL_RACES = (
+    Race("road", 20, (64, 256), "<= 0.3", "<= 0.8"),
+    Race("terrain", 60, (256,), "<= 0.5", "<= 0.75"),
+)
+QUICK_RACES = (Race("road", 3, (256,)),)
 QUICK_RATES = {"adam": (1e-2,), "nag": (2e-3,)}
 QUICK_STARTS = (3.5,)
 
@@ -144,6 +182,8 @@ class Lab:
         task = self.task(config)
         samples, features = task.train.inputs.shape
         batch = SCHEDULES.get(config.batch, config.batch) or constant(samples)
+        if config.optimizer == "mpd":
+            batch = PRESETS["mpd"].batch_size
         key, widths = jax.random.key(config.seed), (features, WIDTH, 1)
         rate: Any = config.rate
         if config.schedule == "cosine":
@@ -151,15 +191,27 @@ class Lab:
         return fit(
             regression_loss(LEAKY_HARD_TANH),
             spread(key, widths, config.start) if config.start else network.init(key, widths),
-            PRESETS[config.optimizer].make(LEAKY_HARD_TANH, rate, config.seed),
+            self.optimizer(config, rate, samples),
             task.train,
             validation=task.validation,
             batch_size=batch,
             steps=config.steps,
             seconds=config.seconds,
             seed=config.seed,
+            evaluate_every=EVERY.get(config.optimizer, 1) if config.seconds else 1,
             progress=False,
         )
+
+    def optimizer(
+        self, config: Config, rate: Any, samples: int
+    ) -> optax.GradientTransformationExtraArgs:
+        """The optimiser of the configuration."""
+        ridge = None if config.ridge is None else config.ridge / samples
+        if config.optimizer == "lbfgs":
+            return peers.lbfgs(LEAKY_HARD_TANH, ridge)
+        if config.optimizer == "polish":
+            return mpd(LEAKY_HARD_TANH, steps=[Polish()], l2=ridge)
+        return PRESETS[config.optimizer].make(LEAKY_HARD_TANH, rate, config.seed, samples)
 
     def task(self, config: Config) -> Task:
         """The data as this seed splits them."""
@@ -204,12 +256,14 @@ class Options(NamedTuple):
     starts: tuple[float, ...]
     schedules: tuple[str, ...]
     seeds: tuple[int, ...]
+    ridges: tuple[float, ...]
+    lbfgs_starts: tuple[float, ...]
 
 
 def candidates(budget: Budget, optimizer: str, options: Options) -> list[Config]:
     """What an optimiser may choose from."""
     base = Config(budget.data, optimizer, 0, steps=budget.steps, seconds=budget.seconds)
-    if optimizer == "mpd":
+    if optimizer == "coordinates":
         return [
             replace(base, batch=batch, start=start)
             for batch, start in itertools.product(options.batches, options.starts)
@@ -225,7 +279,7 @@ def candidates(budget: Budget, optimizer: str, options: Options) -> list[Config]
 def tune(lab: Lab, budget: Budget, optimizer: str, options: Options) -> tuple[Config, int]:
     """The configuration of the least validation loss on the first seed, and how many were tried.
 
-    The start of a data set is chosen at its first budget, which has to be one of batch steps.
+    The start of a data set is chosen once, at its budget of batch steps.
     """
 
     def loss(config: Config) -> float:
@@ -237,7 +291,7 @@ def tune(lab: Lab, budget: Budget, optimizer: str, options: Options) -> tuple[Co
     tried: set[Config] = set()
     place = (budget.data, optimizer)
     if place not in lab.starts:
-        batch = options.batches[0] if optimizer == "mpd" else budget.peer_batches[-1]
+        batch = options.batches[0] if optimizer == "coordinates" else budget.peer_batches[-1]
         schedule = first[0].schedule
         tried = {c for c in first if c.schedule == schedule and c.batch == batch}
         lab.starts[place] = min(sorted(tried, key=str), key=loss).start
@@ -262,7 +316,7 @@ def compare(
     spent = f"{budget.steps or budget.seconds:g} {'s' if budget.seconds else 'batch steps'}"
     histories: dict[str, list[History]] = {}
     ends: dict[str, list[tuple[float, float]]] = {}
-    for name in ("mpd", *PEERS):
+    for name in ("coordinates", *PEERS):
         best, tried = tune(lab, budget, name, options)
         histories[name] = [lab.history(replace(best, seed=seed)) for seed in seeds]
         ends[name] = [at(history, budget) for history in histories[name]]
@@ -272,7 +326,7 @@ def compare(
         report.row(
             data=budget.data,
             budget=spent,
-            optimiser=PRESETS[name].label,
+            optimiser=LABELS[name],
             chosen=str(best) + (" (last rate of the range)" if edge else ""),
             tried=tried,
             train=float(np.median(train)),
@@ -281,11 +335,15 @@ def compare(
             validation=float(np.median(validation)),
         )
     peer = min(PEERS, key=lambda name: statistics.median(train for train, _ in ends[name]))
-    ratios = [ours[0] / theirs[0] for ours, theirs in zip(ends["mpd"], ends[peer], strict=True)]
+    ratios = [
+        ours[0] / theirs[0] for ours, theirs in zip(ends["coordinates"], ends[peer], strict=True)
+    ]
     report.summarise(budget.key, statistics.median(ratios), budget.target)
     report.summarise(f"{budget.key}_least", min(ratios))
     report.summarise(f"{budget.key}_most", max(ratios))
-    validation = [ours[1] / theirs[1] for ours, theirs in zip(ends["mpd"], ends[peer], strict=True)]
+    validation = [
+        ours[1] / theirs[1] for ours, theirs in zip(ends["coordinates"], ends[peer], strict=True)
+    ]
     report.summarise(f"{budget.key}_validation", statistics.median(validation))
 
     def middle(name: str, share: float) -> float:
@@ -294,11 +352,77 @@ def compare(
     points = budget.steps or 10
     curve = []
     for share in (k / points for k in range(1, points + 1)):
-        losses = {PRESETS[name].label: middle(name, share) for name in histories}
-        ratio = losses["MPD"] / min(losses[PRESETS[name].label] for name in PEERS)
+        losses = {LABELS[name]: middle(name, share) for name in histories}
+        ratio = losses[LABELS["coordinates"]] / min(losses[LABELS[name]] for name in PEERS)
         place = share * (budget.steps or budget.seconds)
         unit = "seconds" if budget.seconds else "batch_steps"
         curve.append({"curve": budget.key, unit: place, **losses, "ratio": ratio})
+    return curve
+
+
+def race(lab: Lab, race: Race, report: harness.Report, options: Options) -> list[dict[str, Any]]:
+    """Compare validation losses at equal seconds, and return the rows of the curve."""
+    budget = Budget(race.data, "", race.peer_batches, seconds=race.seconds)
+    first = options.seeds[0]
+
+    def loss(config: Config) -> float:
+        return at(lab.history(config), budget)[1]
+
+    def run(name: str, **settings: Any) -> Config:
+        return Config(race.data, name, "full", seconds=race.seconds, seed=first, **settings)
+
+    chosen = {
+        "mpd": (run("mpd", start=START), 1),
+        "polish": (run("polish", start=START, ridge=HYBRID_RIDGE), 1),
+    }
+    many = [
+        run("lbfgs", start=start, ridge=ridge)
+        for start in options.lbfgs_starts
+        for ridge in options.ridges
+    ]
+    chosen["lbfgs"] = (min(many, key=loss), len(many))
+    for name in PEERS:
+        chosen[name] = tune(lab, budget, name, options)
+    histories = {
+        name: [lab.history(replace(config, seed=seed)) for seed in options.seeds]
+        for name, (config, _) in chosen.items()
+    }
+    ends = {name: np.array([at(h, budget) for h in hs]) for name, hs in histories.items()}
+    for name, (config, tried) in chosen.items():
+        train, validation = ends[name].T
+        report.row(
+            data=race.data,
+            budget=f"{race.seconds:g} s",
+            optimiser=LABELS[name],
+            chosen=str(config),
+            tried=tried,
+            train=float(np.median(train)),
+            train_least=float(train.min()),
+            train_most=float(train.max()),
+            validation=float(np.median(validation)),
+            validation_least=float(validation.min()),
+            validation_most=float(validation.max()),
+        )
+
+    def compare(key: str, peer: str, target: str | None) -> None:
+        key = f"{race.data}_ratio_{key}{race.seconds:g}"
+        ratios = ends["mpd"][:, 1] / ends[peer][:, 1]
+        report.summarise(key, float(np.median(ratios)), target)
+        report.summarise(f"{key}_least", float(ratios.min()))
+        report.summarise(f"{key}_most", float(ratios.max()))
+        report.summarise(f"{key}_train", float(np.median(ends["mpd"][:, 0] / ends[peer][:, 0])))
+
+    compare("seconds", min(PEERS, key=lambda name: np.median(ends[name][:, 1])), race.gradient)
+    compare("lbfgs", "lbfgs", race.lbfgs)
+    compare("ablation", "polish", None)
+    curve = []
+    for share in np.linspace(0.1, 1, 10):
+        middle = {
+            LABELS[name]: statistics.median(at(h, budget, float(share))[1] for h in hs)
+            for name, hs in histories.items()
+        }
+        seconds = float(share * race.seconds)
+        curve.append({"curve": f"{race.data}_validation", "seconds": seconds, **middle})
     return curve
 
 
@@ -312,9 +436,9 @@ def main() -> None:
     )
     options.add_argument(
         "--budgets",
-        choices=("all", "steps"),
+        choices=("all", "steps", "seconds"),
         default="all",
-        help="steps: leave out the budgets in seconds, which need an idle machine",
+        help="steps: leave out the budgets in seconds, which need an idle machine; or only those",
     )
     args = options.parse_args()
     tables = {"terrain": terrain(10_000 if args.quick else 50_929)}
@@ -323,14 +447,26 @@ def main() -> None:
         tables["road"] = road(path)
     lab = Lab(tables, args.cache / ("quick" if args.quick else "full"))
     report = harness.Report("mpd_vs_gradient")
-    choice = Options(tuple(SCHEDULES), RATES, STARTS, ("constant", "cosine"), (0, 1, 2))
+    choice = Options(
+        tuple(SCHEDULES), RATES, STARTS, ("constant", "cosine"), (0, 1, 2), RIDGES, LBFGS_STARTS
+    )
     if args.quick:
-        choice = Options((GROWING,), QUICK_RATES, QUICK_STARTS, ("cosine",), (0,))
+        choice = Options(
+            (GROWING,), QUICK_RATES, QUICK_STARTS, ("cosine",), (0,), RIDGES[1:], LBFGS_STARTS[:1]
+        )
     curves = []
-    for budget in QUICK_BUDGETS if args.quick else FULL_BUDGETS:
-        if budget.data not in tables or (args.budgets == "steps" and budget.seconds):
-            continue
-        curves += compare(lab, budget, report, choice)
+    budgets = QUICK_BUDGETS if args.quick else FULL_BUDGETS
+    for budget in budgets:
+        if budget.data in tables and args.budgets != "seconds":
+            curves += compare(lab, budget, report, choice)
+    rates = QUICK_RATES if args.quick else RACE_RATES
+    for contest in QUICK_RACES if args.quick else FULL_RACES:
+        if contest.data in tables and args.budgets != "steps":
+            # The starts of Adam and NAG come from equal batch steps.
+            known = next(budget for budget in budgets if budget.data == contest.data)
+            for name in PEERS:
+                tune(lab, known, name, choice)
+            curves += race(lab, contest, report, choice._replace(rates=rates))
     report.summarise("configurations_tried", sum(row["tried"] for row in report.rows))
     report.rows += curves
     report.finish(args)

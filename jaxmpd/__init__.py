@@ -15,10 +15,28 @@ from jaxmpd.activations import (
     piecewise_linear,
 )
 from jaxmpd.buckets import minimize_convex_pieces
+from jaxmpd.curves import Curves, expand_curves
 from jaxmpd.deep import LayerDirection, UnitDirection, curves_along
 from jaxmpd.expansion import Coordinate, expand
+from jaxmpd.interpolants import GELU, INTERPOLANTS, SIGMOID, SOFTPLUS, TANH, interpolate
 from jaxmpd.linesearch import LineSearchState, scale_by_exact_linesearch
-from jaxmpd.losses import Batch, squared_error
+from jaxmpd.losses import (
+    ABSOLUTE,
+    HINGE,
+    LOGISTIC,
+    LOSSES,
+    SOFTMAX,
+    SQUARED,
+    SQUARED_HINGE,
+    Batch,
+    Loss,
+    epsilon_insensitive,
+    huber,
+    logistic,
+    piecewise_loss,
+    pinball,
+    squared_error,
+)
 from jaxmpd.minibatches import BatchSize
 from jaxmpd.minimum import Minimum, minimize
 from jaxmpd.network import Layer, apply, init
@@ -41,29 +59,42 @@ from jaxmpd.steps.kinds import (
 from jaxmpd.trace import Resolved, next_kink, piecewise_linear_of
 from jaxmpd.training import fit, regression_loss
 from jaxmpd.transform import MPDState, mpd
-from jaxmpd.unitdescent import UnitDescentState, unit_descent
 
 __all__ = [
     "ABS",
+    "ABSOLUTE",
     "ACTIVATIONS",
+    "GELU",
     "HARD_SIGMOID",
     "HARD_TANH",
+    "HINGE",
     "HYBRID",
     "IDENTITY",
+    "INTERPOLANTS",
     "LEAKY_HARD_TANH",
     "LEAKY_RELU",
+    "LOGISTIC",
+    "LOSSES",
     "RELU",
+    "SIGMOID",
+    "SOFTMAX",
+    "SOFTPLUS",
+    "SQUARED",
+    "SQUARED_HINGE",
+    "TANH",
     "Batch",
     "BatchSize",
     "Blocks",
     "Coordinate",
     "Coordinates",
+    "Curves",
     "During",
     "Fit",
     "History",
     "Layer",
     "LayerDirection",
     "LineSearchState",
+    "Loss",
     "MPDState",
     "Minimum",
     "Objective",
@@ -76,28 +107,33 @@ __all__ = [
     "Segments",
     "Step",
     "Task",
-    "UnitDescentState",
     "UnitDirection",
     "Units",
     "apply",
     "compose",
     "compose_affine",
     "curves_along",
+    "epsilon_insensitive",
     "expand",
+    "expand_curves",
     "fit",
+    "huber",
     "init",
+    "interpolate",
     "leaky_hard_tanh",
     "leaky_relu",
+    "logistic",
     "minimize",
     "minimize_convex_pieces",
     "mpd",
     "next_kink",
     "piecewise_linear",
     "piecewise_linear_of",
+    "piecewise_loss",
+    "pinball",
     "regression_loss",
     "scale_by_exact_linesearch",
     "segments",
     "spread",
     "squared_error",
-    "unit_descent",
 ]

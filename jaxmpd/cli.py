@@ -148,7 +148,7 @@ def _parser() -> argparse.ArgumentParser:
     shared.add_argument(
         "--spread",
         type=_real(positive=True),
-        default=4.0,
+        default=14.0,
         help="standard deviation of the hidden units' input at the start (default: %(default)s)",
     )
     shared.add_argument(

@@ -68,7 +68,7 @@ def restrict(
         for k, (v, dv) in enumerate(zip(x_leaves, dx_leaves, strict=True))
     }
     operations: list[Operation] = []
-    (out,) = _flatten(program, list(values), values, operations, itertools.count(len(values)))
+    (out,) = flatten(program, list(values), values, operations, itertools.count(len(values)))
     dtype = program.out_avals[0].dtype
 
     start = Walk(jnp.zeros((), dtype))
@@ -113,7 +113,7 @@ CALLS = {
 """Operations that are a program of their own, and the parameter that holds it."""
 
 
-def _flatten(
+def flatten(
     program: Any,
     inputs: Sequence[int],
     values: dict[int, Affine],
@@ -140,7 +140,7 @@ def _flatten(
         ins = [read(atom) for atom in eqn.invars]
         if eqn.primitive.name in CALLS:
             inner = eqn.params[CALLS[eqn.primitive.name]]
-            outs = _flatten(inner, ins, values, operations, fresh)
+            outs = flatten(inner, ins, values, operations, fresh)
         else:
             outs = [next(fresh) for _ in eqn.outvars]
             operations.append(Operation(eqn.primitive, eqn.params, tuple(ins), tuple(outs)))
@@ -153,7 +153,7 @@ def _run(op: Operation, values: dict[int, Affine], walk: Walk) -> dict[int, Affi
     args = [values[k] for k in op.inputs]
     name = op.primitive.name
     if all(arg.rate is None for arg in args):
-        results = [Affine(value) for value in _bind(op, *[arg.start for arg in args])]
+        results = [Affine(value) for value in evaluate(op, *[arg.start for arg in args])]
     elif name in FOLLOWED:
         results = FOLLOWED[name](walk, op.params, *args)
     else:
@@ -161,7 +161,8 @@ def _run(op: Operation, values: dict[int, Affine], walk: Walk) -> dict[int, Affi
     return dict(zip(op.outputs, results, strict=True))
 
 
-def _bind(op: Operation, *args: Array) -> list[Array]:
+def evaluate(op: Operation, *args: Array) -> list[Array]:
+    """An operation's results for these values of its inputs."""
     results = op.primitive.bind(*args, **op.params)
     return list(results) if op.primitive.multiple_results else [results]
 
@@ -240,7 +241,7 @@ def _linear(op: Operation, args: list[Affine]) -> list[Affine]:
         starts = [arg.start for arg in args]
         for k, start in zip(moving, moved, strict=True):
             starts[k] = start
-        return _bind(op, *starts)
+        return evaluate(op, *starts)
 
     starts, rates = [tuple(args[k][i] for k in moving) for i in (0, 1)]
     return [Affine(*pair) for pair in zip(*jax.jvp(value, starts, rates), strict=True)]
@@ -253,7 +254,7 @@ def _inline(program: Any, args: Sequence[Affine], walk: Walk) -> list[Affine]:
     """A program's results for these arguments."""
     values = dict(enumerate(args))
     operations: list[Operation] = []
-    outs = _flatten(program, list(values), values, operations, itertools.count(len(values)))
+    outs = flatten(program, list(values), values, operations, itertools.count(len(values)))
     for op in operations:
         values |= _run(op, values, walk)
     return [values[k] for k in outs]

@@ -40,8 +40,8 @@ def empty(params: PyTree, size: int) -> Memory:
 
 def remember(memory: Memory, step: PyTree, change: PyTree) -> Memory:
     """The memory with one more pair, unless the function does not curve upwards along it."""
-    product = optax.tree.vdot(step, change)
-    curved = product > CURVED * optax.tree.vdot(change, change)
+    product = jnp.asarray(optax.tree.vdot(step, change))
+    curved = product > CURVED * jnp.asarray(optax.tree.vdot(change, change))
     pair = Memory(step, change, 1 / jnp.where(curved, product, 1))
     return jax.tree.map(
         lambda old, new: jnp.where(curved, jnp.concatenate([new[None], old[:-1]]), old),

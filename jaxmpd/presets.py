@@ -8,7 +8,7 @@ import optax
 
 from jaxmpd.activations import PiecewiseLinear
 from jaxmpd.minibatches import BatchSize, constant
-from jaxmpd.steps.kinds import HYBRID, SWEEPS
+from jaxmpd.steps.kinds import HYBRID
 from jaxmpd.transform import mpd
 
 
@@ -57,8 +57,8 @@ def _nag(
     return optax.with_extra_args_support(optax.sgd(learning_rate, momentum=0.9, nesterov=True))
 
 
-HYBRID_BATCHES = BatchSize(initial=2048, hold=SWEEPS, every=1, factor=1e9)
-"""Minibatches of 2,048 for the hybrid's sweeps, then all samples."""
+ALL = BatchSize(initial=2**62, factor=1)
+"""All samples at once."""
 
 HYBRID_RIDGE = 4e-3
 """The hybrid's ridge times the number of samples, for standardised inputs and targets.
@@ -68,7 +68,7 @@ any sample is seen, and weighs less the more samples there are."""
 
 # Cached: one optimiser for equal arguments, so that a second run finds the first one's program.
 PRESETS: dict[str, Preset] = {
-    "mpd": Preset("MPD", functools.cache(_mpd), HYBRID_BATCHES, None),
+    "mpd": Preset("MPD", functools.cache(_mpd), ALL, None),
     "coordinates": Preset("MPD by coordinates", functools.cache(_coordinates), BatchSize(), None),
     "adam": Preset("Adam", functools.cache(_adam), constant(256), 1e-3),
     "nag": Preset("NAG", functools.cache(_nag), constant(256), 1e-3),

@@ -11,7 +11,7 @@ from jaxmpd.network import Layer
 
 
 def spread(
-    key: PRNGKeyArray, widths: Sequence[int], deviation: float = 4.0, dtype: Any = jnp.float32
+    key: PRNGKeyArray, widths: Sequence[int], deviation: float = 14.0, dtype: Any = jnp.float32
 ) -> tuple[Layer, ...]:
     """Random parameters whose hidden pre-activations have a given spread.
 

@@ -135,12 +135,20 @@ def mpd(
 
         # What counts is the loss where the caller lands: old + (new - old) may not be new.
         change = jax.tree.map(jnp.subtract, rebuild(moved), full)
+        change = jax.tree.map(
+            lambda p, c: jnp.zeros_like(c) if _is_masked_out(p) else c,
+            params,
+            change,
+            is_leaf=_is_masked_out,
+        )
         before = objective(layers, batch)
         after = objective(as_layers(optax.apply_updates(full, change))[0], batch)
         better = after <= before
-        change = jax.tree.map(lambda c: jnp.where(better, c, jnp.zeros_like(c)), change)
         change = jax.tree.map(
-            lambda p, c: p if _is_masked_out(p) else c, params, change, is_leaf=_is_masked_out
+            lambda p, c: p if _is_masked_out(p) else jnp.where(better, c, jnp.zeros_like(c)),
+            params,
+            change,
+            is_leaf=_is_masked_out,
         )
         return change, MPDState(
             steps=jnp.asarray(optax.safe_increment(state.steps)),

@@ -1,10 +1,11 @@
 """The kinds of step as data: what `mpd` does with a minibatch, in the order it is told."""
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxmpd.activations import PiecewiseLinear
@@ -62,7 +63,7 @@ class Task(NamedTuple):
     number: Int[Array, ""]
 
 
-def _positive(name: str, value: int) -> None:
+def _positive(name: str, value: Any) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name} must be a positive integer, got {value!r}")
 
@@ -150,19 +151,37 @@ class Blocks:
 class Units:
     """All hidden units of a network of any depth once, each by an exact search along its direction.
 
-    See [`jaxmpd.steps.deep`][jaxmpd.steps.deep].
+    The output layer is solved in closed form. See [`jaxmpd.steps.deep`][jaxmpd.steps.deep]. On one
+    hidden layer `Blocks(1)` does the same and knows more losses.
+
+    Attributes:
+        budget: knots a sample and side where they are traced, three layers or more from the output.
     """
+
+    budget: int = 64
+
+    def __post_init__(self) -> None:
+        _positive("budget", self.budget)
 
     def check(self, objective: Objective, depth: int) -> None:
         """For the squared error and any depth."""
-        _smooth(self, objective)
+        _no_l1(self, objective)
         if objective.loss != SQUARED:
             raise ValueError("Units knows the squared error only: take Polish for another loss")
 
     def __call__(self, layers: Layers, task: Task) -> Layers:
         """One sweep."""
+        if not all(np.all(flags) for flags in jax.tree.leaves(task.movable)):
+            raise ValueError("Units moves all parameters: take Polish where some are masked out")
         objective = task.objective
-        return deep.sweep(layers, task.batch, task.key, objective.activation, l2=objective.l2)
+        return deep.sweep(
+            layers,
+            task.batch,
+            task.key,
+            objective.activation,
+            l2=objective.l2,
+            budget=self.budget,
+        )
 
 
 @dataclass(frozen=True)
@@ -221,12 +240,13 @@ class Polish:
 
 @dataclass(frozen=True)
 class Replace:
-    """Units of little worth moved to where the residual is, polished, and kept if that pays.
+    """Units of little worth moved to where the residual is, if that pays.
 
-    See [`jaxmpd.steps.replace`][jaxmpd.steps.replace].
+    The network and one with new units are polished alike, and the better one is kept: what a
+    replacement is worth shows only then. See [`jaxmpd.steps.replace`][jaxmpd.steps.replace].
 
     Attributes:
-        polish: what the network gets after the replacement, before the two are compared.
+        polish: what both get.
     """
 
     polish: Polish = Polish()
@@ -241,9 +261,11 @@ class Replace:
         problem = _squares(layers, task)
         objective = task.objective
         rows = replace(*problem[:4], task.key, objective.activation, objective.l2, problem.free)
-        tried = self.polish(from_rows(rows, layers), task)
-        falls = objective(tried, task.batch) < objective(layers, task.batch)
-        return jax.tree.map(lambda old, new: jnp.where(falls, new, old), layers, tried)
+        both = jax.tree.map(lambda *a: jnp.stack(a), tuple(layers), from_rows(rows, layers))
+        both = jax.lax.map(lambda network: self.polish(network, task), both)
+        values = jax.lax.map(lambda network: objective(network, task.batch), both)
+        best = jnp.argmin(jnp.where(jnp.isnan(values), jnp.inf, values))
+        return jax.tree.map(lambda a: a[best], both)
 
 
 @dataclass(frozen=True)
@@ -278,17 +300,11 @@ class During:
         return jax.lax.cond(due, lambda a: tuple(self.step(a, task)), lambda a: a, tuple(layers))
 
 
-SWEEPS = 20
-"""Minibatches that the hybrid's exact sweeps see before it polishes on all samples."""
+HYBRID: tuple[Step, ...] = (Replace(),)
+"""Units placed by global searches, and all parameters polished: the choice by the clock.
 
-HYBRID: tuple[Step, ...] = (
-    During(Blocks(), stop=SWEEPS),
-    During(Polish(50), start=SWEEPS),
-    During(Replace(), start=SWEEPS),
-)
-"""Exact sweeps on minibatches place the units; then polishing and replacement, on all samples.
-
-Meant for a little ridge and [`HYBRID_BATCHES`][jaxmpd.presets.HYBRID_BATCHES] or the like."""
+Meant for a little ridge and for all samples at once, or minibatches of more samples than the
+network has parameters."""
 
 
 class _Squares(NamedTuple):

@@ -152,7 +152,7 @@ def polish(
 
     def share(layers: Sequence[Layer], chunk: Batch) -> Float[Array, ""]:
         predictions = pre_activations(layers, chunk.inputs, activation)[-1]
-        return jnp.sum(chunk.weights * loss(predictions, chunk.targets))
+        return jnp.vdot(jnp.asarray(chunk.weights), loss(predictions, chunk.targets))
 
     mean = summed(share, chunks)
 
@@ -171,6 +171,7 @@ def polish(
         downhill = lbfgs.direction(
             restricted(gradient), pairs, lambda g: restricted(precondition(factors, g))
         )
+        found: Any
         change, found = search.update(
             downhill,
             search.init(layers),

@@ -265,7 +265,7 @@ def test_resume_of_another_run_is_an_error(table, tmp_path, capsys):
     assert "seed 0, this one has 1" in capsys.readouterr().err
     for option, value, message in [
         ("--activation", "relu", "--activation leaky_hard_tanh, this one has relu"),
-        ("--spread", "2", "--spread 4.0, this one has 2.0"),
+        ("--spread", "2", "--spread 14.0, this one has 2.0"),
         ("--learning-rate", "0.01", "--learning-rate 0.001, this one has 0.01"),
         ("--width", "7", "--width 6, this one has 7"),
         ("--category", "colour", "--category none, this one has colour"),
