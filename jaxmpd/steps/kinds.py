@@ -118,8 +118,9 @@ class Coordinates:
 
 @dataclass(frozen=True)
 class Blocks:
-    """All hidden units once, `units` at a time, by exact searches along their own directions.
+    """The hidden units, `units` at a time, by exact searches along their own directions.
 
+    Units are dealt to blocks at random; those that do not fill a block wait for another step.
     See [`jaxmpd.steps.block`][jaxmpd.steps.block]. A loss that is not the squared error goes
     through its quadratic majorant.
 

@@ -63,7 +63,25 @@ def whitening(
     loss: AnyLoss = SQUARED,
     l2: float = 0.0,
 ) -> tuple[Whitening, ...]:
-    """The blocks of the Gauss-Newton matrix of the loss at the current parameters."""
+    r"""The blocks of the Gauss-Newton matrix of the loss at the current parameters.
+
+    With the sensitivities $\sigma_{skd} = \partial \hat y_{sk} / \partial z_{sd}$, the curvatures
+    $c_{sk}$ of the loss and a layer's inputs h (and 1), the block of unit d is
+
+    $$\sum_s \omega_s \Big(\sum_k \tfrac12 c_{sk} \sigma_{skd}^2\Big) h_s h_s^\top ;$$
+
+    where units share one, the sum of $\omega_s h_s h_s^\top$ times the mean of the bracket.
+
+    Args:
+        layers: a network of any depth.
+        batch: S samples.
+        activation: after every layer but the last.
+        loss: whose curvature counts, at least `STRAIGHT`.
+        l2: weight of the squares of the parameters.
+
+    Returns:
+        The damped blocks, layer by layer.
+    """
     weights = normalized_weights(batch)
     z = pre_activations(layers, batch.inputs, activation)
     # How much the predictions move with each pre-activation, from the last layer to the first;
@@ -102,7 +120,15 @@ def whitening(
 
 
 def precondition(factors: Sequence[Whitening], gradient: Sequence[Layer]) -> tuple[Layer, ...]:
-    """The inverse of the approximate Gauss-Newton matrix times a gradient."""
+    """The inverse of the approximate Gauss-Newton matrix times a gradient.
+
+    Args:
+        factors: see `whitening`.
+        gradient: a layer each.
+
+    Returns:
+        The product, in the gradient's shape.
+    """
     result: list[Layer] = []
     for (factor, scale), (kernel, bias) in zip(factors, gradient, strict=True):
         # A layer without a bias: its row in the block meets a zero, an approximation again.

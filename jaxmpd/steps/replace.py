@@ -108,7 +108,22 @@ def choose(
     l2: float,
     whole: Bool[Array, " d1"],
 ) -> tuple[Int[Array, " k"], Float[Array, "k d0+1"]]:
-    """Which units to take out, and the incoming weights of those to put in."""
+    """Which units to take out, and which ones to put in.
+
+    Args:
+        rows: the network, its output solved for.
+        x: n inputs and 1, by columns.
+        targets: a column a sample.
+        weights: of the samples.
+        key: of the candidates.
+        activation: of the hidden layer.
+        count: how many units to replace, k.
+        l2: weight of the squares of the outgoing weights.
+        whole: the units that may be taken out.
+
+    Returns:
+        The numbers of the k units of least worth, and the incoming weights of the k new ones.
+    """
     root = jnp.sqrt(weights / jnp.sum(weights))
     features = activation(dot(rows.incoming, x))
     features = jnp.concatenate([features, jnp.ones_like(features[:1])]) * root
