@@ -9,9 +9,10 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from jaxmpd.activations import PiecewiseLinear
+from jaxmpd.arguments import NO_PARAMS, as_batch
 from jaxmpd.deep import LayerDirection, curves_along
 from jaxmpd.expansion import normalized_weights
-from jaxmpd.losses import SQUARED, AnyLoss, Batch, weighted_mean, without_padding
+from jaxmpd.losses import SQUARED, AnyLoss, weighted_mean
 from jaxmpd.network import Layer, PyTree, apply, as_layers
 from jaxmpd.steps.line import minimum_along
 from jaxmpd.trace import Resolved, trace
@@ -118,10 +119,7 @@ def scale_by_exact_linesearch(
     ) -> tuple[PyTree, LineSearchState]:
         del extra_args
         if params is None:
-            raise ValueError(
-                "You are using a transformation that requires the current value of parameters, "
-                "but you are not passing `params` when calling `update`."
-            )
+            raise ValueError(NO_PARAMS)
         samples = as_batch(batch, jnp.result_type(*jax.tree.leaves(params)))
         weights = normalized_weights(samples)
 
@@ -227,44 +225,3 @@ def _groups(params: PyTree) -> list[list[int]]:
 
 def _is_none(node: Any) -> bool:
     return node is None
-
-
-def as_batch(batch: Any, dtype: Any) -> Batch:
-    """The batch in this dtype, its padding set to 0, or an error that says why not.
-
-    Args:
-        batch: `(inputs, targets)` or `(inputs, targets, weights)`, a row a sample.
-        dtype: of the parameters.
-
-    Returns:
-        The samples.
-
-    Raises:
-        ValueError: if it is missing or the shapes do not fit.
-    """
-    if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
-        raise ValueError(
-            f"batch must be (inputs, targets) or (inputs, targets, weights), got {type(batch)}: "
-            "call optimizer.update(updates, state, params, batch=(inputs, targets))"
-        )
-    inputs, targets, weights = (
-        None if a is None else jnp.asarray(a, dtype) for a in (*batch, None)[:3]
-    )
-    if (
-        inputs is None
-        or targets is None
-        or inputs.ndim < 2
-        or targets.ndim != 2
-        or not 0 < inputs.shape[0] == targets.shape[0]
-        or (weights is not None and weights.shape != (inputs.shape[0],))
-    ):
-        shapes = [jnp.shape(a) for a in batch if a is not None]
-        raise ValueError(
-            f"batch holds arrays of shapes {shapes}: give inputs and targets with a row a sample "
-            "(at least one) and, if any, one weight a sample"
-        )
-    if weights is None:
-        return Batch(inputs, targets)
-    used = (weights > 0).reshape(-1, *[1] * (inputs.ndim - 1))
-    flat = without_padding(Batch(inputs.reshape(len(inputs), -1), targets, weights))
-    return Batch(jnp.where(used, inputs, 0), flat.targets, weights)

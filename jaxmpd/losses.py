@@ -66,8 +66,12 @@ def without_padding(batch: Batch) -> Batch:
     """The batch with zeros for what samples of weight 0 hold."""
     if batch.weights is None:
         return batch
-    used = batch.weights[:, None] > 0
-    return Batch(jnp.where(used, batch.inputs, 0), jnp.where(used, batch.targets, 0), batch.weights)
+    used = batch.weights > 0
+
+    def cleared(a: Array) -> Array:
+        return jnp.where(used.reshape(-1, *[1] * (a.ndim - 1)), a, 0)
+
+    return Batch(cleared(batch.inputs), cleared(batch.targets), batch.weights)
 
 
 def weighted_mean(

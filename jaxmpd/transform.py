@@ -11,7 +11,8 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxmpd.activations import LEAKY_HARD_TANH, PiecewiseLinear
-from jaxmpd.losses import SQUARED, AnyLoss, Batch, without_padding
+from jaxmpd.arguments import NO_PARAMS, as_batch
+from jaxmpd.losses import SQUARED, AnyLoss
 from jaxmpd.network import Layer, PyTree, as_layers
 from jaxmpd.penalties import check
 from jaxmpd.steps.kinds import Coordinates, Objective, Step, Task
@@ -123,10 +124,11 @@ def mpd(
     ) -> tuple[PyTree, MPDState]:
         del updates, extra_args
         if params is None:
-            raise ValueError(_NO_PARAMS)
+            raise ValueError(NO_PARAMS)
         full = _fill_in(params, full_params)
         layers, rebuild = _fitting(full, steps, objective)
-        batch = _as_batch(batch, layers)
+        widths = layers[0].kernel.shape[0], layers[-1].kernel.shape[1]
+        batch = as_batch(batch, layers[0].kernel.dtype, widths)
         next_key, key = jax.random.split(jax.random.wrap_key_data(state.key, impl=impl))
         keys = [key] if len(steps) == 1 else jax.random.split(key, len(steps))
         moved, movable = layers, _movable(params, full)
@@ -136,7 +138,7 @@ def mpd(
         # What counts is the loss where the caller lands: old + (new - old) may not be new.
         change = jax.tree.map(jnp.subtract, rebuild(moved), full)
         change = jax.tree.map(
-            lambda p, c: jnp.zeros_like(c) if _is_masked_out(p) else c,
+            lambda p, c: jax.tree.map(jnp.zeros_like, c) if _is_masked_out(p) else c,
             params,
             change,
             is_leaf=_is_masked_out,
@@ -145,7 +147,7 @@ def mpd(
         after = objective(as_layers(optax.apply_updates(full, change))[0], batch)
         better = after <= before
         change = jax.tree.map(
-            lambda p, c: p if _is_masked_out(p) else jnp.where(better, c, jnp.zeros_like(c)),
+            lambda p, c: p if _is_masked_out(p) else jnp.where(better, c, 0),
             params,
             change,
             is_leaf=_is_masked_out,
@@ -157,13 +159,6 @@ def mpd(
         )
 
     return optax.GradientTransformationExtraArgs(init, update)
-
-
-_NO_PARAMS = (
-    "You are using a transformation that requires the current value of parameters, but you are "
-    "not passing `params` when calling `update`."
-)
-"""optax's own message, which it does not export."""
 
 
 def _is_key(seed: Any) -> bool:
@@ -198,7 +193,7 @@ def _fill_in(params: PyTree, full_params: PyTree | None) -> PyTree:
 def _movable(params: PyTree, full: PyTree) -> tuple[Layer, ...]:
     """The layers with a flag in each parameter's place: whether it is not masked out."""
     flags = jax.tree.map(
-        lambda p, f: np.full(jnp.shape(f), not _is_masked_out(p)),
+        lambda p, f: jax.tree.map(lambda leaf: np.full(jnp.shape(leaf), not _is_masked_out(p)), f),
         params,
         full,
         is_leaf=_is_masked_out,
@@ -223,36 +218,3 @@ def _fitting(
     for step in steps:
         step.check(objective, len(layers))
     return layers, rebuild
-
-
-def _as_batch(batch: Any, layers: tuple[Layer, ...]) -> Batch:
-    """The batch in the parameters' dtype, its padding set to 0, or an error that says why not."""
-    if batch is None:
-        raise ValueError(
-            "update needs the samples: call optimizer.update(updates, state, params, "
-            "batch=(inputs, targets))"
-        )
-    if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
-        raise ValueError(
-            f"batch must be (inputs, targets) or (inputs, targets, weights), got {type(batch)}"
-        )
-    dtype = layers[0].kernel.dtype
-    inputs, targets, weights = (
-        None if a is None else jnp.asarray(a, dtype) for a in (*batch, None)[:3]
-    )
-    d0, d2 = layers[0].kernel.shape[0], layers[-1].kernel.shape[1]
-    shapes = [jnp.shape(a) for a in batch if a is not None]
-    if (
-        inputs is None
-        or targets is None
-        or inputs.shape != (inputs.shape[0] if inputs.ndim else 0, d0)
-        or targets.shape != (inputs.shape[0], d2)
-        or (weights is not None and weights.shape != (inputs.shape[0],))
-    ):
-        raise ValueError(
-            f"batch holds arrays of shapes {shapes}: the network takes inputs of shape (S, {d0}) "
-            f"and targets of shape (S, {d2}), weights of shape (S,)"
-        )
-    if inputs.shape[0] == 0:
-        raise ValueError("batch holds no samples")
-    return without_padding(Batch(inputs, targets, weights))

@@ -1,0 +1,61 @@
+"""What the optax transformations ask of their arguments."""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from jaxmpd.losses import Batch, without_padding
+
+NO_PARAMS = (
+    "You are using a transformation that requires the current value of parameters, but you are "
+    "not passing `params` when calling `update`."
+)
+"""optax's own message, which it does not export."""
+
+
+def as_batch(batch: Any, dtype: Any, widths: tuple[int, int] | None = None) -> Batch:
+    """The batch in this dtype, its padding set to 0, or an error that says why not.
+
+    Args:
+        batch: `(inputs, targets)` or `(inputs, targets, weights)`, a row a sample.
+        dtype: of the parameters.
+        widths: the numbers of columns of inputs and targets, where they are known.
+
+    Returns:
+        The samples.
+
+    Raises:
+        ValueError: if it is missing or the shapes do not fit.
+    """
+    if batch is None:
+        raise ValueError(
+            "update needs the samples: call optimizer.update(updates, state, params, "
+            "batch=(inputs, targets))"
+        )
+    if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
+        raise ValueError(
+            f"batch must be (inputs, targets) or (inputs, targets, weights), got {type(batch)}"
+        )
+    inputs, targets, weights = (
+        None if a is None else jnp.asarray(a, dtype) for a in (*batch, None)[:3]
+    )
+    if (
+        inputs is None
+        or targets is None
+        or inputs.ndim < 2
+        or targets.ndim != 2
+        or inputs.shape[0] != targets.shape[0]
+        or (weights is not None and weights.shape != (inputs.shape[0],))
+        or (widths is not None and (*inputs.shape[1:], targets.shape[1]) != widths)
+    ):
+        shapes = [jnp.shape(a) for a in batch if a is not None]
+        asked = "with a row a sample"
+        if widths is not None:
+            asked = f"of shape (S, {widths[0]}) and targets of shape (S, {widths[1]})"
+        raise ValueError(
+            f"batch holds arrays of shapes {shapes}: give inputs {asked} and, if any, weights of "
+            "shape (S,)"
+        )
+    if inputs.shape[0] == 0:
+        raise ValueError("batch holds no samples")
+    return without_padding(Batch(inputs, targets, weights))
