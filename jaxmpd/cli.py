@@ -197,8 +197,8 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument(
         "--batch-size",
         type=_whole(1),
-        help="samples a minibatch, fixed (default: the paper's; for mpd 2048, growing, for adam "
-        f"and nag {PRESETS['adam'].batch_size.initial})",
+        help="samples a minibatch, fixed (default: all for mpd; the paper's for the others: 2048, "
+        f"growing, for coordinates, {PRESETS['adam'].batch_size.initial} for adam and nag)",
     )
     one.add_argument(
         "--learning-rate",
@@ -210,7 +210,7 @@ def _parser() -> argparse.ArgumentParser:
     several = commands.add_parser(
         "compare",
         parents=[shared],
-        help="train with MPD, Adam and NAG side by side",
+        help="train with MPD in its two forms, Adam and NAG side by side",
         description="Train with several optimisers from the same start, each within the same "
         "budget. Writes compare.json and compare.png (the paper's Fig. 2, against batch steps and "
         "against seconds).",
