@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float
 from jaxmpd.activations import PiecewiseLinear
 from jaxmpd.curves import Curves
 from jaxmpd.piecewise import crossings
-from jaxmpd.primitives import argsort
+from jaxmpd.primitives import argsort, dot
 
 
 def unit_curves_through(
@@ -157,8 +157,3 @@ def sort_curves(curves: Curves) -> Curves:
         knots=jnp.take_along_axis(curves.knots, order, axis=1),
         bends=jnp.take_along_axis(curves.bends, order[:, :, None], axis=1),
     )
-
-
-def dot(a: Float[Array, "S d"], b: Float[Array, "d dN"]) -> Float[Array, "S dN"]:
-    """The matrix product in full precision on every device."""
-    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)

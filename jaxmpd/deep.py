@@ -22,12 +22,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxmpd.activations import PiecewiseLinear
-from jaxmpd.composition import dot, slope_on, unit_curves_through
+from jaxmpd.composition import slope_on, unit_curves_through
 from jaxmpd.curves import Curves, unit_curves
 from jaxmpd.expansion import Coordinate
 from jaxmpd.network import Layer, affine, pre_activations
 from jaxmpd.piecewise import crossings
-from jaxmpd.primitives import argsort, cumsum
+from jaxmpd.primitives import argsort, cumsum, dot
 from jaxmpd.trace import Resolved, trace
 
 

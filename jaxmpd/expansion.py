@@ -14,7 +14,6 @@ output parameter it is one quadratic.
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -24,6 +23,7 @@ from jaxmpd.losses import SQUARED, AnyLoss, Batch, Softmax, shares, without_padd
 from jaxmpd.network import PyTree, affine, as_layers
 from jaxmpd.penalties import check, penalty, penalty_along
 from jaxmpd.piecewise import PiecewisePolynomial, crossings, polynomial
+from jaxmpd.primitives import dot
 
 
 class Coordinate(NamedTuple):
@@ -163,10 +163,10 @@ def expand_hidden(
     if isinstance(loss, Softmax):
         gradient = loss.gradient(outputs.T, targets.T).T
         majorant = loss.quadratic_majorant(outputs.T, targets.T).weights.T
-        signal, energy = _dot(v, gradient) / 2, _dot(v**2, majorant)
+        signal, energy = dot(v, gradient) / 2, dot(v**2, majorant)
         return expand_unit(z, u, weights * signal, weights * energy, activation)
     if loss == SQUARED:
-        signal = weights * _dot(v, outputs)
+        signal = weights * dot(v, outputs)
         return expand_unit(z, u, signal, weights * jnp.sum(v**2), activation)
     curves = unit_curves(outputs.T, z, u, v, activation)
     return expand_curves(curves, targets.T, weights, loss, monotone=activation.monotone)
@@ -266,7 +266,3 @@ def _input_column(x: Float[Array, "S d"], row: Int[Array, ""] | int) -> Float[Ar
     """Column `row` of x, ones for the bias (row = d)."""
     column = x[:, jnp.minimum(row, x.shape[1] - 1)]
     return jnp.where(row < x.shape[1], column, 1)
-
-
-def _dot(a: Float[Array, "*m d"], b: Float[Array, "d S"]) -> Float[Array, "*m S"]:
-    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)

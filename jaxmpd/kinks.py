@@ -56,8 +56,7 @@ def restrict(
         TypeError: if dx does not have the structure of x.
     """
     x_leaves, tree = jax.tree.flatten(x)
-    at_rest = lambda leaf: leaf is None  # noqa: E731
-    dx_leaves, dx_tree = jax.tree.flatten(dx, is_leaf=at_rest)
+    dx_leaves, dx_tree = jax.tree.flatten(dx, is_leaf=lambda leaf: leaf is None)
     if jax.tree.structure(jax.tree.unflatten(dx_tree, [0] * len(dx_leaves))) != tree:
         raise TypeError(f"dx has the structure {dx_tree}, but x has {tree}: they must agree")
     program = jax.make_jaxpr(fun)(x)

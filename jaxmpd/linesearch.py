@@ -13,7 +13,7 @@ from jaxmpd.arguments import NO_PARAMS, as_batch
 from jaxmpd.deep import LayerDirection, curves_along
 from jaxmpd.expansion import normalized_weights
 from jaxmpd.losses import SQUARED, AnyLoss, weighted_mean
-from jaxmpd.network import Layer, PyTree, apply, as_layers
+from jaxmpd.network import Layer, PyTree, apply, as_layers, parent
 from jaxmpd.steps.line import minimum_along
 from jaxmpd.trace import Resolved, trace
 
@@ -217,9 +217,7 @@ def _groups(params: PyTree) -> list[list[int]]:
     for place, (path, leaf) in enumerate(jax.tree_util.tree_flatten_with_path(params)[0]):
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             continue
-        # nnx wraps a leaf in a Variable: the parent is the last key but those of the wrapper.
-        keys = [k for k in path if not isinstance(k, jax.tree_util.GetAttrKey) or k.name != "value"]
-        groups.setdefault(jax.tree_util.keystr(tuple(keys[:-1])), []).append(place)
+        groups.setdefault(parent(path), []).append(place)
     return list(groups.values())
 
 

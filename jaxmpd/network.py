@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxmpd.activations import PiecewiseLinear
+from jaxmpd.primitives import dot
 
 PyTree = Any
 
@@ -83,9 +84,7 @@ def as_layers(params: PyTree) -> tuple[tuple[Layer, ...], Callable[[Sequence[Lay
     leaves, treedef = jax.tree_util.tree_flatten_with_path(params)
     parents: dict[Any, list[int]] = {}
     for position, (path, _) in enumerate(leaves):
-        # nnx wraps a leaf in a Variable: the parent is the last key but those of the wrapper.
-        keys = [k for k in path if not isinstance(k, jax.tree_util.GetAttrKey) or k.name != "value"]
-        parents.setdefault(jax.tree_util.keystr(tuple(keys[:-1])), []).append(position)
+        parents.setdefault(parent(path), []).append(position)
 
     def natural(name: str) -> list[int | str]:
         return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
@@ -123,9 +122,16 @@ def as_layers(params: PyTree) -> tuple[tuple[Layer, ...], Callable[[Sequence[Lay
     return tuple(layers), rebuild
 
 
+def parent(path: Sequence[Any]) -> str:
+    """The name of the subtree that a leaf at this path stands in, a layer's for a kernel."""
+    # nnx wraps a leaf in a Variable: the parent is the last key but those of the wrapper.
+    keys = [k for k in path if not isinstance(k, jax.tree_util.GetAttrKey) or k.name != "value"]
+    return jax.tree_util.keystr(tuple(keys[:-1]))
+
+
 def affine(layer: Layer, x: Float[Array, "S d_in"]) -> Float[Array, "S d_out"]:
     """The layer's affine map (eq. 36), in full precision on every device."""
-    z = jnp.matmul(x, layer.kernel, precision=jax.lax.Precision.HIGHEST)
+    z = dot(x, layer.kernel)
     return z if layer.bias is None else z + layer.bias
 
 

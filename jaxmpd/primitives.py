@@ -83,6 +83,11 @@ def cholesky(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
     return jax.lax.while_loop(failed, lambda state: attempt(state[0]), start)[1]
 
 
+def dot(a: Float[Array, "*m d"], b: Float[Array, "d n"]) -> Float[Array, "*m n"]:
+    """The matrix product in full precision on every device."""
+    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
+
+
 def _within_blocks(x: Float[Array, "*rows block"]) -> Float[Array, "*rows block"]:
     upper = jnp.triu(jnp.ones((x.shape[-1], x.shape[-1]), x.dtype))
     return jnp.matmul(x, upper, precision=jax.lax.Precision.HIGHEST)

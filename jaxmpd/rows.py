@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Shaped
 
 from jaxmpd.activations import PiecewiseLinear
 from jaxmpd.network import Layer
+from jaxmpd.primitives import dot
 
 
 class Rows(NamedTuple):
@@ -57,11 +57,6 @@ def movable_rows(movable: Sequence[Layer]) -> Rows:
 def with_ones(inputs: Float[Array, "S d0"]) -> Float[Array, "d0+1 S"]:
     """The inputs by columns, ones for the biases below them: a parameter's samples lie together."""
     return jnp.concatenate([inputs.T, jnp.ones((1, inputs.shape[0]), inputs.dtype)])
-
-
-def dot(a: Float[Array, "*m d"], b: Float[Array, "d S"]) -> Float[Array, "*m S"]:
-    """The matrix product in full precision on every device."""
-    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
 
 
 def predict(

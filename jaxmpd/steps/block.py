@@ -21,7 +21,8 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from jaxmpd.activations import PiecewiseLinear
 from jaxmpd.expansion import expand_unit
 from jaxmpd.piecewise import polynomial
-from jaxmpd.rows import Rows, dot, predict
+from jaxmpd.primitives import dot
+from jaxmpd.rows import Rows, predict
 from jaxmpd.steps.coordinate import Search, search
 from jaxmpd.steps.output import solve
 

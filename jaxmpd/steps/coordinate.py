@@ -16,6 +16,8 @@ from jaxmpd.minimum import Minimum, minimize
 from jaxmpd.network import Layer
 from jaxmpd.penalties import check, penalty_along, size
 from jaxmpd.piecewise import PiecewisePolynomial
+from jaxmpd.primitives import dot
+from jaxmpd.rows import Rows, from_rows, movable_rows, predict, to_rows, with_ones
 
 Search = Callable[[PiecewisePolynomial], Minimum]
 
@@ -41,12 +43,8 @@ def coordinates(movable: Sequence[Layer]) -> np.ndarray:
     Returns:
         The parameters' numbers in ascending order.
     """
-    hidden, output = (
-        (layer.kernel, np.zeros_like(layer.kernel[0]) if layer.bias is None else layer.bias)
-        for layer in movable
-    )
-    flags = (np.column_stack([hidden[0].T, hidden[1]]), np.vstack([output[0], output[1]]))
-    return np.flatnonzero(np.concatenate([f.ravel() for f in flags])).astype(np.int32)
+    flags = [np.asarray(part).ravel() for part in movable_rows(movable)]
+    return np.flatnonzero(np.concatenate(flags)).astype(np.int32)
 
 
 def random_order(key: PRNGKeyArray, numbers: np.ndarray, count: int) -> Int[Array, " count"]:
@@ -91,15 +89,10 @@ def sweep(
         ValueError: if a penalty is negative.
     """
     check(l2, l1)
-    hidden, output = layers
-    d1, d2 = output.kernel.shape
+    rows, x = to_rows(layers), with_ones(batch.inputs)
+    d1, d2 = layers[1].kernel.shape
     weights = normalized_weights(batch)
-    ones = jnp.ones((1, batch.inputs.shape[0]), batch.inputs.dtype)
-    # Rows, so that a parameter's samples lie together: inputs and 1, units and 1, outputs.
-    x = jnp.concatenate([batch.inputs.T, ones])
-    incoming = jnp.concatenate([hidden.kernel.T, _bias(hidden)[:, None]], axis=1)
-    outgoing = jnp.concatenate([output.kernel, _bias(output)[None]])
-    predictions = outgoing[:-1].T @ activation(_dot(incoming, x)) + outgoing[-1][:, None]
+    predictions = predict(rows, x, activation)
     outputs, targets = (a.T for a in centred(predictions.T, batch.targets, loss))
     find = search or _suited(loss)
 
@@ -127,7 +120,7 @@ def sweep(
         incoming, outgoing, outputs, height = state
         unit, row = number // x.shape[0], number % x.shape[0]
         w, v, u = incoming[unit], outgoing[unit], x[row]
-        z = _dot(w, x)
+        z = dot(w, x)
         line = expand_hidden(outputs, targets, weights, z, u, v, activation, loss)
         new = destination(penalized(line, w[row], 1), w[row])
         moved = activation(z + (new - w[row]) * u) - activation(z)
@@ -145,7 +138,7 @@ def sweep(
         incoming, outgoing, outputs, height = state
         number = number - d1 * x.shape[0]
         unit, column = number // d2, number % d2
-        feature = activation(_dot(incoming[jnp.minimum(unit, d1 - 1)], x))
+        feature = activation(dot(incoming[jnp.minimum(unit, d1 - 1)], x))
         feature = jnp.where(unit < d1, feature, 1)
         old = outgoing[unit, column]
         line = expand_output(outputs, targets, weights, feature, column, loss)
@@ -165,12 +158,9 @@ def sweep(
         is_hidden = number < d1 * x.shape[0]
         return jax.lax.cond(is_hidden, move_incoming, move_outgoing, number, state), None
 
-    state = (incoming, outgoing, outputs, value(outputs))
+    state = (*rows, outputs, value(outputs))
     (incoming, outgoing, _, _), _ = jax.lax.scan(visit, state, order)
-    return (
-        Layer(incoming[:, :-1].T, None if hidden.bias is None else incoming[:, -1]),
-        Layer(outgoing[:-1], None if output.bias is None else outgoing[-1]),
-    )
+    return from_rows(Rows(incoming, outgoing), layers)
 
 
 def _suited(loss: AnyLoss) -> Search:
@@ -183,11 +173,3 @@ def _vertex(line: PiecewisePolynomial) -> Float[Array, ""]:
     _, slope, curvature = line.base
     flat = curvature <= 0
     return jnp.where(flat, 0, -slope / (2 * jnp.where(flat, 1, curvature)))
-
-
-def _bias(layer: Layer) -> Float[Array, " d"]:
-    return jnp.zeros_like(layer.kernel[0]) if layer.bias is None else layer.bias
-
-
-def _dot(a: Float[Array, "*m d"], b: Float[Array, "d S"]) -> Float[Array, "*m S"]:
-    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)

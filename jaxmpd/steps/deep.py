@@ -22,6 +22,7 @@ from jaxmpd.expansion import normalized_weights
 from jaxmpd.losses import Batch
 from jaxmpd.network import Layer, pre_activations
 from jaxmpd.piecewise import polynomial
+from jaxmpd.primitives import dot
 from jaxmpd.steps.line import minimum_along
 from jaxmpd.steps.output import solve
 
@@ -89,14 +90,14 @@ def move_unit(
     h = jnp.concatenate([below, jnp.ones_like(below[:, :1])], axis=1)
     moves = activation.slope(z[layer][:, unit])[:, None] * layers[layer + 1].kernel[unit]
     for k in range(layer + 1, len(layers) - 1):
-        moves = _dot(moves * activation.slope(z[k]), layers[k + 1].kernel)
+        moves = dot(moves * activation.slope(z[k]), layers[k + 1].kernel)
     residual = z[-1] - batch.targets
 
     kernel, bias = layers[layer]
     w = jnp.append(kernel[:, unit], 0 if bias is None else bias[unit])
     pull = weights * jnp.sum(moves * residual, axis=1)
     curvature = weights * jnp.sum(moves**2, axis=1)
-    matrix = _dot((curvature[:, None] * h).T, h)
+    matrix = dot((curvature[:, None] * h).T, h)
     damping = DAMPING * jnp.trace(matrix) / len(w)
     damping = l2 + jnp.where(damping > 0, damping, 1)
     matrix = matrix + damping * jnp.eye(len(w), dtype=h.dtype)
@@ -136,14 +137,10 @@ def solve_last(
         penalty = jnp.append(penalty, 0)
     residual = (z[-1] - batch.targets).T
     change = solve(features, residual, weights, penalty, old)
-    after = residual + _dot(change.T, features)
+    after = residual + dot(change.T, features)
     new = old + change
     rise = jnp.sum(weights * (after**2 - residual**2)) + penalty @ jnp.sum(new**2 - old**2, axis=1)
     new = jnp.where(rise < 0, new, old)
     if output.bias is None:
         return (*hidden, Layer(new, None))
     return (*hidden, Layer(new[:-1], new[-1]))
-
-
-def _dot(a: Float[Array, "n m"], b: Float[Array, "m k"]) -> Float[Array, "n k"]:
-    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)

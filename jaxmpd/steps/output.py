@@ -5,8 +5,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxmpd.activations import PiecewiseLinear
-from jaxmpd.primitives import cholesky
-from jaxmpd.rows import Rows, dot
+from jaxmpd.primitives import cholesky, dot
+from jaxmpd.rows import Rows
 
 
 def solve(

@@ -134,11 +134,15 @@ def precondition(factors: Sequence[Whitening], gradient: Sequence[Layer]) -> tup
         # A layer without a bias: its row in the block meets a zero, an approximation again.
         row = jnp.zeros_like(kernel[0]) if bias is None else bias
         g = jnp.concatenate([kernel, row[None]])
-        solve = lambda c, b: jax.scipy.linalg.cho_solve((c, True), b)  # noqa: E731
-        g = jax.vmap(solve, (0, 1), 1)(factor, g) if factor.ndim == 3 else solve(factor, g)
+        solve = jax.vmap(_solve, (0, 1), 1) if factor.ndim == 3 else _solve
+        g = solve(factor, g)
         g = g / scale
         result.append(Layer(g[:-1], None if bias is None else g[-1]))
     return tuple(result)
+
+
+def _solve(factor: Float[Array, "d d"], right: Float[Array, "d *k"]) -> Float[Array, "d *k"]:
+    return jax.scipy.linalg.cho_solve((factor, True), right)
 
 
 def polish(

@@ -21,8 +21,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxmpd.activations import PiecewiseLinear
-from jaxmpd.primitives import cholesky
-from jaxmpd.rows import Rows, dot
+from jaxmpd.primitives import cholesky, dot
+from jaxmpd.rows import Rows
 from jaxmpd.steps import block
 from jaxmpd.steps.output import solve_output
 
@@ -134,7 +134,10 @@ def choose(
     for _ in range(2):  # the second time mends what rounding left of the first
         factor = cholesky(dot(basis, basis.T))
         basis = jax.scipy.linalg.solve_triangular(factor, basis, lower=True)
-    outside = lambda a: a - dot(dot(a, basis.T), basis)  # noqa: E731
+
+    def outside(a: Float[Array, "k n"]) -> Float[Array, "k n"]:
+        return a - dot(dot(a, basis.T), basis)
+
     residual = outside(outside(targets * root))
     new = candidates(key, rows, x, jnp.sum(residual**2, axis=0), activation)
     pool = activation(dot(new, x)) * root

@@ -3,7 +3,6 @@
 import itertools
 import math
 import os
-import resource
 import subprocess
 import sys
 from fractions import Fraction
@@ -383,7 +382,8 @@ def test_blocks_compile_once():
 
 
 ONE_NN = """
-import os, resource, sys
+import resource, sys
+from pathlib import Path
 import numpy as np
 from jaxnpc.bounds import lower_bounds
 from jaxnpc.datasets import mnist
@@ -396,7 +396,13 @@ x, y = test.points[:100], test.labels[:100]
 right = np.array(predict(classifier, x)) == y
 found = lower_bounds(classifier, x, y, q=2, domain=Box(), selection="nearest")
 assert ((found.radius > 0) == right).all()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+# Linux counts in ru_maxrss the process that started this one, too; VmHWM is this program's alone.
+status = Path("/proc/self/status")
+if status.exists():
+    peak = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+    print(int(peak.split()[1]) * 1024)
+else:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
@@ -408,9 +414,7 @@ def test_1_nn_over_sixty_thousand_images_fits_four_gib():
     done = subprocess.run(
         [sys.executable, "-c", ONE_NN, str(folder)], capture_output=True, text=True, check=True
     )
-    unit = 1 if sys.platform == "darwin" else 1024
-    assert int(done.stdout) * unit < 4 * 2**30
-    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss > 0
+    assert 2**30 / 8 < int(done.stdout) < 4 * 2**30
 
 
 def test_a_box_of_lists_and_a_norm_in_an_array():
