@@ -1,11 +1,10 @@
 """The command `jaxmpd`: fit a table, predict with a saved model, compare optimisers."""
 
 import argparse
-import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 
@@ -13,6 +12,7 @@ from jaxmpd import datasets, network, reports
 from jaxmpd.activations import ACTIVATIONS
 from jaxmpd.files import write_whole
 from jaxmpd.minibatches import constant
+from jaxmpd.options import Parser, real, whole
 from jaxmpd.presets import PRESETS
 from jaxmpd.regressor import Regressor, Task, prepare
 from jaxmpd.runs import Fit
@@ -22,13 +22,6 @@ from jaxmpd.training import fit, regression_loss
 
 DEFAULT_SECONDS = 60.0
 MODEL = "model.npz"
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line instead of exiting with a usage text."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(f"{message} (see {self.prog} --help)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -63,49 +56,15 @@ def _failed(message: str) -> int:
     return 2
 
 
-def _whole(least: int, most: float = math.inf) -> Callable[[str], int]:
-    """Reads an option's whole number within bounds."""
-
-    def read(text: str) -> int:
-        try:
-            if least <= int(text) <= most:
-                return int(text)
-        except ValueError:
-            pass
-        bound = "" if most == math.inf else f" and at most {most}"
-        raise argparse.ArgumentTypeError(
-            f"must be a whole number of at least {least}{bound}, got {text!r}"
-        )
-
-    return read
-
-
-def _real(positive: bool) -> Callable[[str], float]:
-    """Reads an option's finite number, positive or at least not negative."""
-
-    def read(text: str) -> float:
-        try:
-            value = float(text)
-            if 0 <= value < math.inf and (value > 0 or not positive):
-                return value
-        except ValueError:
-            pass
-        raise argparse.ArgumentTypeError(
-            f"must be a number {'above' if positive else 'of at least'} 0, got {text!r}"
-        )
-
-    return read
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="jaxmpd",
         description="Train one-hidden-layer regression networks by message passing descent: exact "
         "global minimisation along every parameter.",
     )
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    shared = _Parser(add_help=False)
+    shared = Parser(add_help=False)
     shared.add_argument(
         "data",
         help="a CSV or npz file, or the name of a data set: terrain (comes with matplotlib) or "
@@ -134,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     shared.add_argument(
         "--width",
-        type=_whole(1),
+        type=whole(1),
         default=500,
         help="hidden units: fewer where there are few rows or validation errs far more than "
         "training, more where both err (default: %(default)s)",
@@ -147,31 +106,31 @@ def _parser() -> argparse.ArgumentParser:
     )
     shared.add_argument(
         "--spread",
-        type=_real(positive=True),
+        type=real(positive=True),
         default=14.0,
         help="standard deviation of the hidden units' input at the start (default: %(default)s)",
     )
     shared.add_argument(
         "--steps",
-        type=_whole(0),
+        type=whole(0),
         help="stop after so many batch steps (passes), counted from the very start even with "
         "--resume",
     )
     shared.add_argument(
         "--seconds",
-        type=_real(positive=False),
+        type=real(positive=False),
         help="stop after the batch step in which the optimiser's own time exceeds this, counted "
         "from the very start even with --resume; compilation, evaluation and checkpoints come on "
         f"top (default without --steps and --patience: {DEFAULT_SECONDS:.0f})",
     )
     shared.add_argument(
         "--patience",
-        type=_whole(1),
+        type=whole(1),
         help="stop when the training loss has not fallen by 0.01 %% in so many batch steps",
     )
     shared.add_argument(
         "--seed",
-        type=_whole(0, 2**32 - 1),
+        type=whole(0, 2**32 - 1),
         default=0,
         help="of all that is random (default: %(default)s)",
     )
@@ -196,13 +155,13 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--optimizer", choices=PRESETS, default="mpd", help="default: %(default)s")
     one.add_argument(
         "--batch-size",
-        type=_whole(1),
+        type=whole(1),
         help="samples a minibatch, fixed (default: all for mpd; the paper's for the others: 2048, "
         f"growing, for coordinates, {PRESETS['adam'].batch_size.initial} for adam and nag)",
     )
     one.add_argument(
         "--learning-rate",
-        type=_real(positive=True),
+        type=real(positive=True),
         help="of adam and nag (default: the paper's 0.001)",
     )
     one.set_defaults(command=_fit)
