@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 
 from jaxmpd.files import replacing
 
@@ -261,6 +261,27 @@ def summary(certificate: Certificate, radii: Sequence[float] = ()) -> dict[str, 
     }
 
 
+def union_summary(certificates: Sequence[Certificate], radii: Sequence[float]) -> dict[str, Any]:
+    """The figures of a [`union`][jaxnpc.certificate.union] of norms, ready for JSON.
+
+    Args:
+        certificates: of the same n points, one a norm.
+        radii: the radius for each of them.
+
+    Returns:
+        The radii by norm, the certified accuracy and its upper bound, and whether they are exact.
+    """
+    both = union(certificates, radii)
+    return {
+        "radii": {
+            f"{c.q:g}": json_number(float(eps)) for c, eps in zip(certificates, radii, strict=True)
+        },
+        "certified": both.certified,
+        "upper": both.upper,
+        "exact": both.exact,
+    }
+
+
 def json_number(value: float) -> float | str:
     """A number as JSON can hold it: infinities and NaN, which it lacks, as strings."""
     return value if np.isfinite(value) else str(value)
@@ -298,19 +319,28 @@ def save_csv(certificate: Certificate, path: PathLike) -> None:
         writer.writerows(table)
 
 
+def name_array(names: Sequence[Hashable]) -> Shaped[np.ndarray, " C"]:
+    """Class names as a plain array: as they are if all are numbers or all strings, else strings.
+
+    Example:
+        >>> name_array([1, 2]).tolist(), name_array([1, "dog"]).tolist()
+        ([1, 2], ['1', 'dog'])
+    """
+    strings = all(isinstance(name, str) for name in names)
+    numbers = all(isinstance(name, int | float | np.number) for name in names)
+    return np.array(names if strings or numbers else [str(name) for name in names])
+
+
 def save_npz(certificate: Certificate, path: PathLike) -> None:
     """Write everything, witnesses included, for [`load_npz`][jaxnpc.certificate.load_npz].
 
     Class names that are neither all numbers nor all strings are written as strings.
     """
-    names = list(certificate.classes)
-    kinds = {type(name) for name in names}
-    same = kinds <= {str} or all(isinstance(name, int | float | np.number) for name in names)
     with replacing(path) as temporary:
         np.savez_compressed(
             temporary,
             allow_pickle=False,
-            classes=np.array(names if same else [str(name) for name in names]),
+            classes=name_array(certificate.classes),
             q=np.float64(certificate.q),
             settings=json.dumps(certificate.settings),
             **{name: getattr(certificate, name) for name in _ARRAYS},

@@ -1,4 +1,4 @@
-"""Pictures: robustness curves, certified balls in the plane, and nearest adversarial images."""
+"""Pictures: robustness curves, certified balls in the plane, prototypes, adversarial images."""
 
 import math
 import os
@@ -48,19 +48,47 @@ def robustness_curves(
     Raises:
         ImportError: if matplotlib is missing (extra `plots`).
     """
-    count = len(certificates)
-    figure = new_figure(4 * count, 3.2)
-    panels = figure.subplots(1, count, sharey=True, squeeze=False)[0]
-    for panel, colour, (title, certificate) in zip(
-        panels, _colours(count), certificates.items(), strict=True
-    ):
-        radii, lower, upper = curve(certificate)
-        panel.fill_between(radii, 100 * lower, 100 * upper, color=colour, alpha=0.25, lw=0)
-        panel.plot(radii, 100 * upper, color=colour, lw=0.8)
-        panel.plot(radii, 100 * lower, color=colour, lw=2, label="certified")
-        panel.set(title=title, xlabel=axis_label, xlim=(0, radii[-1]), ylim=(0, 100))
+    panels = {title: {"certified": c} for title, c in certificates.items()}
+    return compared_curves(panels, axis_label=axis_label, legend=False)
+
+
+def compared_curves(
+    panels: Mapping[str, Mapping[str, Certificate]],
+    *,
+    axis_label: str = "radius",
+    legend: bool = True,
+) -> Any:
+    """Certified robust accuracy of several classifiers against the radius, one panel a norm.
+
+    Lines and bands as in [`robustness_curves`][jaxnpc.plots.robustness_curves].
+
+    Args:
+        panels: by their titles: certificates in one norm, by the classifier's name. Several lines
+            of a panel keep their colour in the next one.
+        axis_label: the name of the radius.
+        legend: whether to name the lines.
+
+    Returns:
+        A matplotlib figure.
+
+    Raises:
+        ImportError: if matplotlib is missing (extra `plots`).
+    """
+    figure = new_figure(4 * len(panels), 3.2)
+    row = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for number, (panel, (title, certificates)) in enumerate(zip(row, panels.items(), strict=True)):
+        end = max(curve(c)[0][-1] for c in certificates.values())
+        colours = _colours(len(certificates), number if len(certificates) == 1 else 0)
+        for colour, (name, certificate) in zip(colours, certificates.items(), strict=True):
+            radii, lower, upper = curve(certificate, largest=end)
+            panel.fill_between(radii, 100 * lower, 100 * upper, color=colour, alpha=0.25, lw=0)
+            panel.plot(radii, 100 * upper, color=colour, lw=0.8)
+            panel.plot(radii, 100 * lower, color=colour, lw=2, label=name)
+        panel.set(title=title, xlabel=axis_label, xlim=(0, end), ylim=(0, 100))
         panel.grid(alpha=0.3)
-    panels[0].set_ylabel("robust accuracy in %")
+    row[0].set_ylabel("robust accuracy in %")
+    if legend:
+        row[-1].legend(fontsize="small")
     return figure
 
 
@@ -141,19 +169,74 @@ def largest_balls(
     return figure
 
 
+def prototype_pictures(
+    classifier: PrototypeClassifier,
+    shape: tuple[int, ...],
+    *,
+    columns: int = 12,
+    rows: int = 20,
+    limits: tuple[float, float] = (0.0, 1.0),
+) -> Any:
+    """Prototypes as images, a row a class: its first ones.
+
+    Args:
+        classifier: with images for prototypes.
+        shape: (height, width) of an image, or (height, width, 3).
+        columns: the most prototypes of a class to show.
+        rows: the most classes.
+        limits: the values of black and white.
+
+    Returns:
+        A matplotlib figure.
+
+    Raises:
+        ValueError: if the prototypes are not images of this shape.
+        ImportError: if matplotlib is missing (extra `plots`).
+    """
+    prototypes, of = np.asarray(classifier.prototypes), np.asarray(classifier.labels)
+    shown = [
+        _as_images(prototypes[np.flatnonzero(of == k)[:columns]], shape, limits)
+        for k in range(min(rows, len(classifier.classes)))
+    ]
+    across = max(map(len, shown))
+    height, width = shape[0] + 1, shape[1] + 1  # a line of white between two images
+    mosaic = np.ones((len(shown) * height - 1, across * width - 1, *shape[2:]))
+    for row, images in enumerate(shown):
+        for column, image in enumerate(images):
+            top, left = row * height, column * width
+            mosaic[top : top + shape[0], left : left + shape[1]] = image
+    figure = new_figure(0.6 * across + 0.8, 0.6 * len(shown) * shape[0] / shape[1] + 0.2)
+    panel = figure.subplots()
+    panel.imshow(mosaic, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+    panel.set_xticks([])
+    panel.set_yticks(
+        (np.arange(len(shown)) + 0.5) * height - 1,
+        [str(name) for name in classifier.classes[: len(shown)]],
+    )
+    panel.tick_params(length=0)
+    panel.spines[:].set_visible(False)
+    return figure
+
+
 def nearest_adversarials(
     classifier: PrototypeClassifier,
     points: Float[np.ndarray, "n d"],
     certificate: Certificate,
     shape: tuple[int, ...],
+    *,
+    limits: tuple[float, float] = (0.0, 1.0),
 ) -> Any:
     """For each image: itself, its prototype, the rival one, the nearest adversarial, the change.
+
+    The change is red where the adversarial image is larger and blue where it is smaller; of colour
+    images each channel is brighter or darker than grey.
 
     Args:
         classifier: whose prototypes the certificate's pairs name.
         points: n images as rows; a few, since each gets a row of the figure.
         certificate: of these images.
         shape: (height, width) of an image, or (height, width, 3).
+        limits: the values of black and white.
 
     Returns:
         A matplotlib figure.
@@ -162,28 +245,31 @@ def nearest_adversarials(
         ValueError: if the points are not images of this shape.
         ImportError: if matplotlib is missing (extra `plots`).
     """
-    points, prototypes = np.asarray(points), np.asarray(classifier.prototypes)
-    if len(shape) not in (2, 3) or points.shape[1] != math.prod(shape):
-        raise ValueError(f"shape {shape} is not that of images with {points.shape[1]} values")
-    figure = new_figure(8, 1.8 * len(points))
-    panels = figure.subplots(len(points), 5, squeeze=False)
+    images = _as_images(np.asarray(points), shape, limits)
+    witnesses = _as_images(certificate.witness, shape, limits)
+    own, rivals = (
+        _as_images(np.asarray(classifier.prototypes)[side], shape, limits)
+        for side in certificate.pair.T
+    )
+    of = np.asarray(classifier.labels)
+    figure = new_figure(8, 1.8 * len(images))
+    panels = figure.subplots(len(images), 5, squeeze=False)
     for k, row in enumerate(panels):
-        label = certificate.name(certificate.label[k])
         change = certificate.witness[k] - points[k]
         reach = np.abs(change).max() or 1.0
         i, j = certificate.pair[k]
-        images = {
-            f"label {label}": points[k],
-            f"prototype {i}": prototypes[i] if i >= 0 else None,
-            f"rival {j}": prototypes[j] if j >= 0 else None,
-            f"radius {certificate.radius[k]:.3g}": certificate.witness[k],
-            f"change, up to {reach:.2g}": 0.5 + change / (2 * reach),
+        shown = {
+            f"label {certificate.name(certificate.label[k])}": images[k],
+            f"prototype {i}": own[k] if i >= 0 else None,
+            f"rival {j}, {certificate.name(int(of[j]))}": rivals[k] if j >= 0 else None,
+            f"radius {certificate.radius[k]:.3g}": witnesses[k],
+            f"change, up to {reach:.2g}": (0.5 + change / (2 * reach)).reshape(shape),
         }
-        for panel, (title, image) in zip(row, images.items(), strict=True):
+        for column, (panel, (title, image)) in enumerate(zip(row, shown.items(), strict=True)):
             panel.set_axis_off()
             if image is not None:
-                style = {"cmap": "coolwarm" if "change" in title else "gray"}
-                panel.imshow(np.clip(image, 0, 1).reshape(shape), vmin=0, vmax=1, **style)
+                colours = "coolwarm" if column == 4 else "gray"
+                panel.imshow(image, vmin=0, vmax=1, cmap=colours)
                 panel.set_title(title, fontsize=8)
     return figure
 
@@ -208,5 +294,17 @@ def unit_circle(q: float, corners: int = 128) -> Float[np.ndarray, "c 2"]:
     return circle / np.linalg.norm(circle, ord=q, axis=1, keepdims=True)
 
 
-def _colours(count: int) -> list[str]:
-    return [COLOURS[k % len(COLOURS)] for k in range(count)]
+def _as_images(
+    rows: Float[np.ndarray, "n d"], shape: tuple[int, ...], limits: tuple[float, float]
+) -> Float[np.ndarray, "n h w *c"]:
+    """Rows as images with values in [0, 1]."""
+    if len(shape) not in (2, 3) or math.prod(rows.shape[1:]) != math.prod(shape):
+        raise ValueError(
+            f"shape {shape} is not that of images with {math.prod(rows.shape[1:])} values"
+        )
+    low, high = limits
+    return np.clip((rows - low) / ((high - low) or 1.0), 0, 1).reshape(-1, *shape)
+
+
+def _colours(count: int, first: int = 0) -> list[str]:
+    return [COLOURS[(first + k) % len(COLOURS)] for k in range(count)]

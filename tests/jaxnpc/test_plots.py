@@ -37,6 +37,48 @@ def test_curves_go_through_the_certificates_accuracies(plane, tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
+def test_compared_curves_share_their_axis_and_colours(plane):
+    _, _, certificates = plane
+    panels = {f"l{c.q:g}": {"ours": c, "worse": c.take(np.arange(3))} for c in certificates}
+    figure = plots.compared_curves(panels)
+    for axes, lines in zip(figure.axes, panels.values(), strict=True):
+        drawn = {line.get_label(): line for line in axes.lines}
+        end = max(c.upper.max() for c in lines.values())
+        for name, c in lines.items():
+            radii, shares = drawn[name].get_data()
+            np.testing.assert_allclose(shares, [100 * np.mean(c.radius > r) for r in radii])
+            assert radii[-1] == pytest.approx(end)
+    colours = [
+        [line.get_color() for line in axes.lines if line.get_label() in panels["l1"]]
+        for axes in figure.axes
+    ]
+    assert len(set(colours[0])) == 2
+    assert colours[0] == colours[1] == colours[2]
+    legend = [text.get_text() for text in figure.axes[-1].get_legend().get_texts()]
+    assert legend == ["ours", "worse"]
+
+
+@pytest.mark.parametrize("colour", [(), (3,)])
+def test_prototypes_as_a_mosaic(colour):
+    rng = np.random.default_rng(2)
+    shape = (2, 3, *colour)
+    prototypes = rng.uniform(-1, 3, (5, 2 * 3 * (3 if colour else 1)))
+    classifier = prototype_classifier(prototypes, ["b", "a", "b", "b", "c"])
+    figure = plots.prototype_pictures(classifier, shape, columns=2, rows=2, limits=(-1, 3))
+    (axes,) = figure.axes
+    mosaic = axes.images[0].get_array()
+    assert mosaic.shape == (2 * 3 - 1, 2 * 4 - 1, *colour)
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b"]
+    pictures = (np.asarray(classifier.prototypes).reshape(-1, *shape) + 1) / 4
+    np.testing.assert_allclose(mosaic[:2, :3], pictures[1])
+    np.testing.assert_allclose(mosaic[3:, :3], pictures[0])
+    np.testing.assert_allclose(mosaic[3:, 4:], pictures[2])
+    assert (mosaic[2] == 1).all()
+    assert (mosaic[:2, 4:] == 1).all(), "class a has one prototype only"
+    with pytest.raises(ValueError, match=r"shape \(4,\) is not that of images"):
+        plots.prototype_pictures(classifier, (4,))
+
+
 @pytest.mark.parametrize("domain", [Unbounded(), Box(0, 1)])
 def test_balls_have_the_certified_radii(plane, domain):
     classifier, points, certificates = plane
@@ -67,7 +109,7 @@ def test_nearest_adversarials_show_five_images(plane):
     rng = np.random.default_rng(1)
     classifier = prototype_classifier(rng.random((4, 9)), [0, 1, 0, 1])
     points = rng.random((3, 9))
-    c = certify(classifier, points, [0, 1, 0], domain=Box(0, 1))
+    c = certify(classifier, points, [1, 0, 0], domain=Box(0, 1))
     figure = plots.nearest_adversarials(classifier, points, c, (3, 3))
     assert len(figure.axes) == 15
     for k in range(3):
@@ -83,6 +125,13 @@ def test_nearest_adversarials_show_five_images(plane):
             np.testing.assert_allclose(shown[3], c.witness[k].reshape(3, 3))
         else:
             assert len(shown) == 3, "what is misclassified anyway has no pair"
+    assert set(c.radius > 0) == {True, False}, "or there is nothing to see"
+    change = figure.axes[5 * int(np.argmax(c.radius)) + 4].images[0].get_array() - 0.5
+    moved = c.witness[np.argmax(c.radius)] - points[np.argmax(c.radius)]
+    np.testing.assert_allclose(change.ravel(), moved / (2 * np.abs(moved).max()))
+    brighter = plots.nearest_adversarials(classifier, points, c, (3, 3), limits=(-1, 1))
+    shown = brighter.axes[0].images[0].get_array()
+    np.testing.assert_allclose(shown, (points[0].reshape(3, 3) + 1) / 2)
     with pytest.raises(ValueError, match=r"shape \(2, 4\) is not that of images with 9"):
         plots.nearest_adversarials(classifier, points, c, (2, 4))
 
