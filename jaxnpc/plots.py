@@ -261,7 +261,7 @@ def nearest_adversarials(
         shown = {
             f"label {certificate.name(certificate.label[k])}": images[k],
             f"prototype {i}": own[k] if i >= 0 else None,
-            f"rival {j}, {certificate.name(int(of[j]))}": rivals[k] if j >= 0 else None,
+            f"rival {j}, class {certificate.name(int(of[j]))}": rivals[k] if j >= 0 else None,
             f"radius {certificate.radius[k]:.3g}": witnesses[k],
             f"change, up to {reach:.2g}": (0.5 + change / (2 * reach)).reshape(shape),
         }

@@ -19,7 +19,7 @@ from jaxnpc.certificate import (
     union,
     union_summary,
 )
-from jaxnpc.certify import certify
+from jaxnpc.certify import certify, check_labels, check_points
 from jaxnpc.domains import Domain, Unbounded
 from jaxnpc.prototypes import PrototypeClassifier
 
@@ -134,6 +134,11 @@ def compare(
     if attacks < 0:
         raise ValueError(f"attacks must be at least 0, got {attacks}")
     domain, names = Unbounded() if domain is None else domain, list(labels)
+    for name, classifier in classifiers.items():  # before the work on any of them
+        try:
+            check_labels(classifier, names, len(check_points(classifier, points, domain)))
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
     certificates: dict[str, dict[float, Certificate]] = {name: {} for name in classifiers}
     attacked: dict[str, dict[float, AttackCount]] = {name: {} for name in classifiers}
     for number, (name, classifier) in enumerate(classifiers.items()):
