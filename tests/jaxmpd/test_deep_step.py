@@ -9,6 +9,8 @@ from test_trace import problem
 from jaxmpd import Batch, activations, network
 from jaxmpd.steps import deep
 
+pytestmark = pytest.mark.compiled_quickly
+
 F = activations.LEAKY_HARD_TANH
 
 

@@ -19,6 +19,8 @@ import jaxmpd
 from jaxmpd.flax import as_function, bind, perceptron, train_step
 from jaxmpd.network import Layer
 
+pytestmark = pytest.mark.compiled_quickly
+
 WIDTH = 7
 DOCS = Path(__file__).parents[2] / "docs" / "flax.md"
 
@@ -131,6 +133,7 @@ def train_bare(layers, activation, step, count=3):
     return layers, state
 
 
+@pytest.mark.compiled_quickly(False)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_trains_parameter_for_parameter_like_the_bare_function(name):
     _, activation, _, kind = MODELS[name]

@@ -12,6 +12,8 @@ from jaxmpd.piecewise import PiecewisePolynomial
 from jaxmpd.steps.line import minimum_along, truncate
 from jaxmpd.trace import trace
 
+pytestmark = pytest.mark.compiled_quickly
+
 OUT = 2
 
 

@@ -12,6 +12,8 @@ import jaxmpd
 from jaxmpd import losses, network
 from jaxmpd.linesearch import scale_by_exact_linesearch
 
+pytestmark = pytest.mark.compiled_quickly
+
 F = jaxmpd.LEAKY_HARD_TANH
 
 

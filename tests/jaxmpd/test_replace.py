@@ -11,6 +11,8 @@ from jaxmpd.rows import from_rows, movable_rows, to_rows, with_ones
 from jaxmpd.steps import replace as module
 from jaxmpd.steps.output import solve_output
 
+pytestmark = pytest.mark.compiled_quickly
+
 WIDTHS, UNITS = (2, 6, 2), 6
 ALL = np.ones(UNITS, bool)
 

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from jaxmpd import activations, network
 from jaxmpd.trace import next_kink, piecewise_linear_of, trace
 
+pytestmark = pytest.mark.compiled_quickly
+
 ODD = activations.piecewise_linear([-1, 0.5, 2], [1, -2, 0, 3], (0, 1))
 
 

@@ -13,6 +13,8 @@ from jaxmpd import network
 from jaxmpd.steps import coordinate
 from jaxmpd.transform import mpd
 
+pytestmark = pytest.mark.compiled_quickly
+
 WIDTH = 12
 
 
@@ -129,6 +131,7 @@ def test_the_second_update_does_not_recompile(params):
     del batch
 
 
+@pytest.mark.compiled_quickly(False)
 def test_plain_jitted_and_scanned_loops_agree(params):
     batch = tuple(map(jnp.asarray, samples(100)))
     optimizer = mpd(seed=4)
