@@ -6,6 +6,7 @@ from typing import Any
 EXTRAS: dict[str, str] = {
     "matplotlib": "plots",
     "sklearn": "data",
+    "PIL": "data",
     "foolbox": "attacks",
     "eagerpy": "attacks",
 }
