@@ -7,12 +7,14 @@ from jaxnpc.decisions import predict
 from jaxnpc.domains import Box, Unbounded
 from jaxnpc.pairwise.table import PairRadius, is_exact, prove, rho
 from jaxnpc.prototypes import PrototypeClassifier, prototype_classifier, scores
+from jaxnpc.training import Trained, train
 
 __all__ = [
     "Box",
     "Certificate",
     "PairRadius",
     "PrototypeClassifier",
+    "Trained",
     "Unbounded",
     "certify",
     "curve",
@@ -25,5 +27,6 @@ __all__ = [
     "rho",
     "robust_accuracy",
     "scores",
+    "train",
     "union",
 ]

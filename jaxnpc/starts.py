@@ -179,9 +179,7 @@ def start(
     return jnp.concatenate(parts), labels
 
 
-def allotted(
-    classes: Int[np.ndarray, " n"], per_class: int, method: str
-) -> Int[np.ndarray, " K"]:
+def allotted(classes: Int[np.ndarray, " n"], per_class: int, method: str) -> Int[np.ndarray, " K"]:
     """The class indices of the prototypes of `start`, known before any work.
 
     Raises:
