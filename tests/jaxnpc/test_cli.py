@@ -10,7 +10,9 @@ import pytest
 from jaxnpc import cli, methods
 from jaxnpc.certificate import load_npz
 from jaxnpc.certify import certify
+from jaxnpc.commands.inputs import NORMS
 from jaxnpc.domains import Box
+from jaxnpc.models import save_model
 from jaxnpc.prototypes import prototype_classifier
 
 pytest.importorskip("matplotlib", reason="needs the extra plots")
@@ -47,7 +49,7 @@ def test_certify_writes_what_certify_returns(files, capsys, end):
     assert "union of l1 0.1, l2 0.1, linf 0.1" in shown.out
     classifier = prototype_classifier(PROTOTYPES, LABELS)
     summary = json.loads((out / "summary.json").read_text())
-    for norm, q in cli.NORMS.items():
+    for norm, q in NORMS.items():
         direct = certify(classifier, POINTS, NAMES, q=q, domain=Box(0, 1))
         saved = load_npz(out / f"certificate_l{norm}.npz")
         np.testing.assert_allclose(saved.radius, direct.radius, rtol=1e-6)
@@ -156,6 +158,23 @@ def test_all_negative_numbers_are_values(files, box, domain):
     np.testing.assert_allclose(saved.radius, direct.radius, rtol=1e-6)
 
 
+def test_a_models_file_says_how_to_certify_it(tmp_path):
+    rng = np.random.default_rng(2)
+    inner, images = rng.random((4, 4)), rng.random((3, 4, 4))
+    labels = np.array([0, 1, 0, 1])
+    classifier = prototype_classifier(inner, labels, distance=1)
+    settings = {"crop": 1, "box": ["0", "1"]}
+    save_model(tmp_path / "p.npz", classifier, shape=(2, 2), settings=settings)
+    np.savez(tmp_path / "x.npz", images=images, labels=labels[:3])
+    arguments = ("--prototypes", tmp_path / "p.npz", "--data", tmp_path / "x.npz", "--quiet")
+    assert run("certify", *arguments, "--norms", "inf", "--output", tmp_path / "out") == 0
+    saved = load_npz(tmp_path / "out" / "certificate_linf.npz")
+    points = images[:, 1:3, 1:3].reshape(3, 4)
+    direct = certify(classifier, points, labels[:3], q=np.inf, domain=Box(0, 1))
+    assert saved.settings == direct.settings
+    np.testing.assert_allclose(saved.radius, direct.radius, rtol=1e-6)
+
+
 def test_infinite_radii_are_strings_in_the_summary(files, capsys):
     arguments = ("--prototypes", files / "p.npz", "--data", files / "x.npz", "--quiet")
     how = ("--norms", 1, 2, "--radii", "inf", 0.1, "--output", files / "out")
@@ -186,8 +205,8 @@ def test_labels_compare_as_text_where_one_side_has_names(files, capsys, prototyp
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--limit", "0"], "--limit must be at least 1, got 0"),
-        (["--limit", "-1"], "--limit must be at least 1, got -1"),
+        (["--limit", "0"], "--limit: must be a whole number of at least 1, got '0'"),
+        (["--limit", "-1"], "--limit: must be a whole number of at least 1, got '-1'"),
         (["--data", "wide.npz"], "x has shape (2, 3), but the prototypes have 2 coordinates"),
         (["--output", "."], "--output . is a folder"),
     ],
@@ -245,9 +264,13 @@ def test_resume(files, monkeypatch, capsys):
         (["--box", "0", "x"], "--box takes LOW HIGH or none, got 0 x"),
         (["--box", "1", "0"], "domain is empty"),
         (["--box", "0", "0.5"], "x[1, 0] is 0.69"),
-        (["--limit", "0"], "--limit must be at least 1, got 0"),
-        (["--chunk", "0"], "chunk must be at least 1, got 0"),
-        (["--radii", "-1"], "--radii must be at least 0, got -1.0"),
+        (["--limit", "0"], "--limit: must be a whole number of at least 1, got '0'"),
+        (["--chunk", "0"], "--chunk: must be a whole number of at least 1, got '0'"),
+        (["--crop", "-1"], "--crop: must be a whole number of at least 0, got '-1'"),
+        (["--radii", "-1"], "--radii: must be a number of at least 0, got '-1'"),
+        (["--distance", "2", "--prototypes", "l1.npz"], "distance 2 is not that of l1.npz"),
+        (["--prototypes", "l3.npz"], "l3.npz: distance must be 1, 2 or inf, got 3.0"),
+        (["--prototypes", "torn.json.npz"], "torn.json.npz: settings must be JSON"),
         (["--method", "guess"], "invalid choice: 'guess'"),
         (["--output", "p.npz"], "exists and is no folder"),
         (["--frobnicate"], "unrecognized arguments: --frobnicate"),
@@ -265,6 +288,9 @@ def test_errors_are_one_line_and_leave_nothing(files, monkeypatch, capsys, optio
     np.savez("birds.npz", points=POINTS[:2], labels=["cat", "bird"])
     np.savez("same.npz", prototypes=PROTOTYPES, labels=["cat"] * 4)
     np.savez("bare.npz", prototypes=PROTOTYPES)
+    np.savez("l1.npz", prototypes=PROTOTYPES, labels=LABELS, distance=1)
+    np.savez("l3.npz", prototypes=PROTOTYPES, labels=LABELS, distance=3)
+    np.savez("torn.json.npz", prototypes=PROTOTYPES, labels=LABELS, settings="{")
     (files / "torn.npz").write_bytes((files / "x.npz").read_bytes()[:100])
     (files / "cell.csv").write_text("x,y\n1,2\n3,oops\n")
     before = {path.name: path.read_bytes() for path in files.iterdir()}
@@ -279,13 +305,29 @@ def test_errors_are_one_line_and_leave_nothing(files, monkeypatch, capsys, optio
     assert {path.name: path.read_bytes() for path in files.iterdir()} == before
 
 
-@pytest.mark.parametrize("words", [[], ["train"], ["predict"], ["certify", "--data", "x.npz"]])
+def test_an_interrupt_says_how_to_go_on(files, monkeypatch, capsys):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("jaxnpc.commands.certify.certify", interrupted)
+    arguments = ("certify", "--prototypes", files / "p.npz", "--data", files / "x.npz")
+    assert run(*arguments) == 130
+    assert capsys.readouterr().err.strip() == "jaxnpc: stopped"
+    assert run(*arguments, "--resume", files / "parts") == 130
+    assert capsys.readouterr().err.strip() == "jaxnpc: stopped; continue with --resume"
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["train"], ["report", "x.npz"], ["predict"], ["certify", "--data", "x.npz"]]
+)
 def test_incomplete_commands(words, capsys):
     assert run(*words) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
 
-@pytest.mark.parametrize("words", [["--help"], ["certify", "--help"], ["predict", "--help"]])
+@pytest.mark.parametrize(
+    "words", [["--help"], *([name, "--help"] for name in ("train", "certify", "report", "predict"))]
+)
 def test_help(words, capsys):
     with pytest.raises(SystemExit) as left:
         run(*words)

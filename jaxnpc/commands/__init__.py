@@ -1,0 +1,1 @@
+"""The commands, one a file; each adds its options to the parser and carries them out."""
