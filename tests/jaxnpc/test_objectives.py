@@ -19,6 +19,8 @@ from jaxnpc.objectives import (
 )
 from jaxnpc.prototypes import prototype_classifier
 
+pytestmark = pytest.mark.compiled_quickly
+
 INF = math.inf
 KEY = jax.random.key(0)
 LABELS = np.array([0, 1, 2, 0, 1, 2, 0, 1])
@@ -47,8 +49,9 @@ OBJECTIVES = {
     **{f"semi-metric {p}": semi_metric(LABELS, p, cap=0.3) for p in (1, 2, INF)},
 }
 SMOOTHED = {
-    f"smoothed {p}": semi_metric(LABELS, p, cap=0.3, smoothing=0.05, dropout=0.3)
+    f"smoothed {p} by {t}": semi_metric(LABELS, p, cap=0.3, smoothing=t, dropout=0.5)
     for p in (1, 2, INF)
+    for t in (0.05, 1e-3)
 }
 
 

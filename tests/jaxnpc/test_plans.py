@@ -13,6 +13,8 @@ from jaxnpc.domains import Unbounded
 from jaxnpc.plans import OBJECTIVES, OPTIMIZERS, Plan, is_finite, optimizer_of, training_loss
 from jaxnpc.subspace import principal
 
+pytestmark = pytest.mark.compiled_quickly
+
 LABELS = np.array([0, 0, 1, 1])
 PLAN = Plan(2, 2, Unbounded(), "margin", 0.5, 8, 0.5, 0.0)
 
@@ -28,10 +30,10 @@ def test_what_is_measured_is_the_objective_without_dropout(name):
     w, x, y = data()
     key = jax.random.key(0)
     plan = PLAN._replace(objective=name).check()
-    radius = plan.margin(LABELS)(w, x, y, key)
-    plain = plan._replace(dropout=0.0).build(LABELS)(w, x, y, key)
+    radius = jax.jit(plan.margin(LABELS))(w, x, y, key)
+    plain = jax.jit(plan._replace(dropout=0.0).build(LABELS))(w, x, y, key)
     np.testing.assert_allclose(plan.measured(LABELS)(w, x, y, radius), plain, atol=1e-6)
-    hidden = plan.build(LABELS)(w, x, y, key)
+    hidden = jax.jit(plan.build(LABELS))(w, x, y, key)
     assert (np.asarray(hidden) >= np.asarray(plain) - 1e-6).all() or name == "margin"
     assert (np.asarray(hidden) != np.asarray(plain)).any()
 

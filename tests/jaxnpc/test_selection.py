@@ -11,6 +11,8 @@ from jaxnpc.domains import Box, Unbounded
 from jaxnpc.selection import OWNS, decisive, members, nearest, visible
 from jaxnpc.signed import signed_radius
 
+pytestmark = pytest.mark.compiled_quickly
+
 INF = math.inf
 LABELS = np.array([1, 0, 2, 0, 1, 0, 2, 0, 1, 2])  # class 0 has 4, the others 3
 K, D, N = len(LABELS), 3, 40
