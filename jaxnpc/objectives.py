@@ -318,9 +318,7 @@ def _single(distance: float | Distance, smoothing: float = 0.0) -> Callable[[Arr
 
 
 def _soft_least(d: Float[Array, "n k"], counts: Array, temperature: float) -> Float[Array, " n"]:
-    # Masked before the exponential: that of a hidden prototype closer than all shown ones may
-    # overflow, and 0 times infinity is no gradient.
-    return -temperature * jax.nn.logsumexp(jnp.where(counts, -d / temperature, -jnp.inf), axis=1)
+    return -temperature * jax.nn.logsumexp(-d / temperature, axis=1, where=counts)
 
 
 def _of_pair(
