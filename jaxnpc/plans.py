@@ -1,5 +1,6 @@
 """What a training run minimises and how, by name: objectives, optimisers, the checks of both."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from jaxmpd.runs import at_least_one
 from jaxnpc.augmentation import Augment
 from jaxnpc.distances import named_norm
 from jaxnpc.domains import Domain
-from jaxnpc.monitor import Loss
+from jaxnpc.monitor import Figures, Loss, Points, figures
 from jaxnpc.objectives import (
     Margin,
     Objective,
@@ -30,6 +31,9 @@ from jaxnpc.objectives import (
 from jaxnpc.prototypes import Distance
 from jaxnpc.scales import default_rate
 from jaxnpc.subspace import Subspace
+
+PROGRAMS = 64
+"""How many runs' functions are remembered: a run that finds its own is not compiled again."""
 
 
 class Plan(NamedTuple):
@@ -186,7 +190,69 @@ def optimizer_of(
     rate = learning_rate
     if rate is None:
         rate = default_rate(name, plan.objective, plan.cap, prototypes, steps)
-    return OPTIMIZERS[name](optax.cosine_decay_schedule(rate, steps, alpha=0.01)), float(rate)
+    return _decaying(name, float(rate), steps), float(rate)
+
+
+@functools.lru_cache(PROGRAMS)
+def _decaying(name: str, rate: float, steps: int) -> optax.GradientTransformation:
+    return OPTIMIZERS[name](optax.cosine_decay_schedule(rate, steps, alpha=0.01))
+
+
+class Programs(NamedTuple):
+    """The functions of a run, which are compiled: the same ones for the same choices.
+
+    Attributes:
+        loss: what [`fit`][jaxmpd.training.fit] minimises.
+        judge: measures prototypes on points.
+    """
+
+    loss: Callable[[Array, Batch, PRNGKeyArray], Float[Array, ""]]
+    judge: Callable[[Float[Array, "K *d"], Points], Figures]
+
+
+def programs(
+    plan: Plan,
+    labels: Int[np.ndarray, " K"],
+    radii: tuple[float, ...],
+    augment: Augment | None,
+    shape: tuple[int, ...],
+    space: Subspace | None,
+) -> Programs:
+    """The functions of a run, which are compiled: the same ones for the same choices.
+
+    Args:
+        plan: the choices.
+        labels: the class index of each prototype.
+        radii: where certified accuracy is measured.
+        augment: changes the images of every minibatch.
+        shape: the images' shape.
+        space: where the prototypes live.
+
+    Returns:
+        The loss to minimise, and what measures prototypes on points.
+    """
+    choices = (plan, tuple(labels.tolist()), radii, augment, shape, space)
+    try:
+        hash(choices)
+    except TypeError:  # arrays in a domain or a subspace: nothing to find a run by again
+        return _programs.__wrapped__(*choices)
+    return _programs(*choices)
+
+
+@functools.lru_cache(PROGRAMS)
+def _programs(
+    plan: Plan,
+    labels: tuple[int, ...],
+    radii: tuple[float, ...],
+    augment: Augment | None,
+    shape: tuple[int, ...],
+    space: Subspace | None,
+) -> Programs:
+    group = np.array(labels)
+    return Programs(
+        training_loss(plan.build(group), augment, shape, space),
+        figures(plan.margin(group), plan.measured(group), radii, plan.cap),
+    )
 
 
 def training_loss(

@@ -19,8 +19,8 @@ from jaxmpd.runs import at_least_one
 from jaxmpd.training import fit
 from jaxnpc.augmentation import AUGMENTATIONS, Augment
 from jaxnpc.domains import Box, Domain, Unbounded, check, check_inside
-from jaxnpc.monitor import CRITERIA, History, Monitor, beside, figures
-from jaxnpc.plans import Plan, is_finite, optimizer_of, training_loss
+from jaxnpc.monitor import CRITERIA, History, Monitor, beside
+from jaxnpc.plans import Plan, is_finite, optimizer_of, programs
 from jaxnpc.prototypes import (
     Distance,
     PrototypeClassifier,
@@ -196,8 +196,9 @@ def train(
         return jnp.asarray(x) if space is None else space.coefficients(jnp.asarray(x))
 
     some = np.unique(np.linspace(0, len(x) - 1, min(len(x), SHOWN)).astype(int))
+    compiled = programs(plan, k_labels, radii, warp, image, space)
     monitor = Monitor(
-        judge=figures(plan.margin(k_labels), plan.measured(k_labels), radii, cap),
+        judge=compiled.judge,
         train=(embedded(x[some]), jnp.asarray(y[some])),
         validation=None
         if held_out is None
@@ -240,7 +241,7 @@ def train(
     }
     with monitor.bar:
         result = fit(
-            training_loss(plan.build(k_labels), warp, image, space),
+            compiled.loss,
             w,
             tx,
             # What is augmented has to be seen before it is projected.
