@@ -79,8 +79,13 @@ class Plan(NamedTuple):
         return OBJECTIVES[self.objective].build(labels, self)
 
     def margin(self, labels: Int[np.ndarray, " K"]) -> Margin:
-        """The signed radius by which prototypes are judged."""
-        if callable(self.distance):
+        """The signed radius by which prototypes are judged: as close as what is trained, no dearer.
+
+        Lemma 2.9 where it is trained or has a closed form, else Theorem 2.4 if it speaks of the
+        norm of the perturbation.
+        """
+        searched = self.distance != 2 and OBJECTIVES[self.objective].of_margin is None
+        if callable(self.distance) or (searched and self.q == self.distance):
             return hypothesis_margin(labels, self.distance)
         return signed_bound(
             labels, p=self.distance, q=self.q, domain=self.domain, rivals=self.rivals
