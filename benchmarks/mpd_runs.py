@@ -38,6 +38,8 @@ SCHEDULES = {
 is to MPD what a decaying rate is to the peers; starting smaller; or all samples."""
 EVERY = {"adam": 4, "nag": 4, "lbfgs": 4}
 """Batch steps between evaluations, where they are short."""
+FULL_BATCH = {"lbfgs": peers.lbfgs, "levenberg": peers.levenberg_marquardt}
+"""Peers that take all samples and a ridge."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +120,8 @@ class Lab:
     ) -> optax.GradientTransformationExtraArgs:
         """The optimiser of the configuration."""
         ridge = None if config.ridge is None else config.ridge / samples
-        if config.optimizer == "lbfgs":
-            return peers.lbfgs(LEAKY_HARD_TANH, ridge)
+        if config.optimizer in FULL_BATCH:
+            return FULL_BATCH[config.optimizer](LEAKY_HARD_TANH, ridge)
         if config.optimizer == "polish":
             return mpd(LEAKY_HARD_TANH, steps=[Polish()], l2=ridge)
         return PRESETS[config.optimizer].make(LEAKY_HARD_TANH, rate, config.seed, samples)

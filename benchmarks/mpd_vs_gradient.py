@@ -13,7 +13,8 @@ every rate (a constant one), for MPD with the paper's batch sizes.
 At equal seconds MPD takes its default, the hybrid of exact sweeps, polishing and replacement, with
 nothing tuned, and validation losses are compared. Adam and NAG are tuned as above, all their
 configurations for a tenth of the time and the best for the whole. Full-batch L-BFGS is optax's, run
-fairly (see `benchmarks.peers`), its start and ridge tuned over the whole time. A row without
+fairly (see `benchmarks.peers`), its start and ridge tuned over the whole time, and so are those of
+Levenberg and Marquardt's method. A row without
 the exact steps, the whitened L-BFGS of the polish alone from the same start with the same ridge,
 tells what those contribute. Ratios are medians over the seeds of our loss over the better peer's.
 
@@ -31,7 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks import harness
-from benchmarks.mpd_runs import GLOROT, GROWING, SCHEDULES, Config, Lab
+from benchmarks.mpd_runs import FULL_BATCH, GLOROT, GROWING, SCHEDULES, Config, Lab
 from jaxmpd.datasets import road, terrain
 from jaxmpd.presets import HYBRID_RIDGE, PRESETS
 from jaxmpd.runs import History
@@ -48,11 +49,12 @@ STARTS = (GLOROT, 7.0, 14.0, 28.0, 56.0)
 START = 14.0
 """The start of MPD's hybrid, not tuned."""
 RIDGES = (HYBRID_RIDGE / 10, HYBRID_RIDGE)
-"""What L-BFGS chooses its ridge from, times the number of samples."""
+"""What the peers that take all samples choose their ridge from, times the number of samples."""
 LBFGS_STARTS = (7.0, 14.0)
 LABELS = {
     **{name: preset.label for name, preset in PRESETS.items()},
     "lbfgs": "L-BFGS",
+    "levenberg": "Levenberg-Marquardt",
     "polish": "MPD without exact steps",
 }
 
@@ -238,12 +240,13 @@ def race(lab: Lab, race: Race, report: harness.Report, options: Options) -> list
         "mpd": (run("mpd", start=START), 1),
         "polish": (run("polish", start=START, ridge=HYBRID_RIDGE), 1),
     }
-    many = [
-        run("lbfgs", start=start, ridge=ridge)
-        for start in options.lbfgs_starts
-        for ridge in options.ridges
-    ]
-    chosen["lbfgs"] = (min(many, key=loss), len(many))
+    for name in FULL_BATCH:
+        many = [
+            run(name, start=start, ridge=ridge)
+            for start in options.lbfgs_starts
+            for ridge in options.ridges
+        ]
+        chosen[name] = (min(many, key=loss), len(many))
     for name in PEERS:
         chosen[name] = tune(lab, budget, name, options)
     histories = {

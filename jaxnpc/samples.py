@@ -76,7 +76,7 @@ def hold_out(
     Args:
         data: the training points.
         validation: points and labels; or a share of the training points, which are taken from the
-            end, or from the end of each class if all of a class would go.
+            end, or from the end of each class if the one or the other part would lack a class.
         distance: of the classifier to come.
 
     Raises:
@@ -105,7 +105,8 @@ def hold_out(
         raise ValueError(f"validation must be (points, labels) or a share in (0, 1), got {share}")
     n = len(data.points)
     kept = np.arange(n) < n - round(share * n)
-    if len(np.unique(data.classes[kept])) < len(data.names) or kept.all():
+    parts = (data.classes[kept], data.classes[~kept])
+    if any(len(np.unique(part)) < len(data.names) for part in parts):
         # The last ones of each class, of which the first one stays.
         for c in range(len(data.names)):
             rows = np.flatnonzero(data.classes == c)

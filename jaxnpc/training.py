@@ -123,8 +123,8 @@ def train(
         epochs: passes over the points.
         batch_size: points a minibatch.
         validation: points and labels to choose the best prototypes by; or the share of the points,
-            from the end, that is taken for that instead of for training. If that took away all of
-            a class, the end of each class is taken.
+            from the end, that is taken for that instead of for training. If either part lacked a
+            class then, the end of each class is taken.
         criterion: what is best there: "clean" (accuracy), "cra" (certified accuracy at the first
             of `eps`) or "area" (under the curve of certified accuracy up to the cap); estimated by
             the bound that is trained.
