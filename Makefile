@@ -25,8 +25,9 @@ setup: $(READY)  ## create the virtual environment with the locked packages
 demo: $(READY)   ## both packages on data they find on this machine; table and figures in out/
 	@$(BIN)/python -m benchmarks.demo --output out
 
+# A file's tests share their compiled programs: they stay together.
 test: $(READY)   ## tests and doctests
-	@$(BIN)/python -m pytest -n $(WORKERS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 lint: $(READY)   ## ruff and pyright
 	@$(BIN)/ruff check .

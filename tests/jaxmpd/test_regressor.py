@@ -7,6 +7,8 @@ from jaxmpd.activations import LEAKY_HARD_TANH, piecewise_linear
 from jaxmpd.regressor import Regressor, prepare
 from jaxmpd.tables import Table
 
+pytestmark = pytest.mark.compiled_quickly
+
 RNG = np.random.default_rng(0)
 SHADES = np.array(["dark", "light", "grey"])
 TABLE = Table(

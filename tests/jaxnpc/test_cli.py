@@ -15,6 +15,8 @@ from jaxnpc.domains import Box
 from jaxnpc.models import save_model
 from jaxnpc.prototypes import prototype_classifier
 
+pytestmark = pytest.mark.compiled_quickly
+
 pytest.importorskip("matplotlib", reason="needs the extra plots")
 
 PROTOTYPES = np.array([[0.1, 0.2], [0.9, 0.7], [0.4, 0.9], [0.8, 0.1]], np.float32)

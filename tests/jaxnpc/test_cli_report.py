@@ -14,6 +14,8 @@ from jaxnpc.models import save_model
 from jaxnpc.prototypes import prototype_classifier
 from jaxnpc.report import Threat
 
+pytestmark = pytest.mark.compiled_quickly
+
 pytest.importorskip("matplotlib", reason="needs the extra plots")
 
 RNG = np.random.default_rng(0)

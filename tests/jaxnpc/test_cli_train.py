@@ -14,6 +14,8 @@ from jaxnpc.monitor import History
 from jaxnpc.prototypes import prototype_classifier
 from jaxnpc.training import Trained, train
 
+pytestmark = pytest.mark.compiled_quickly
+
 pytest.importorskip("matplotlib", reason="needs the extra plots")
 
 RECIPE = {"per_class": 2, "epochs": 3, "batch_size": 16, "dropout": 0.2}

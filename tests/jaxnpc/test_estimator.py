@@ -31,6 +31,8 @@ from jaxnpc.estimator import (
     input_space,
 )
 
+pytestmark = pytest.mark.compiled_quickly
+
 PAGE = Path(__file__).parents[2] / "docs" / "estimator.md"
 RNG = np.random.default_rng(0)
 # Three clusters in the plane, in coordinates of very different size.

@@ -32,6 +32,8 @@ from jaxnpc.folding import AFFINE, Affine, affine_map, fold
 from jaxnpc.prototypes import prototype_classifier, scores
 from tests.jaxnpc.planar import minimal
 
+pytestmark = pytest.mark.compiled_quickly
+
 RNG = np.random.default_rng(0)
 TABLE = RNG.normal([1e3, -2, 0.1, 5, 0], [10, 0.1, 3, 1, 1e-3], (40, 5))
 LABELS = np.arange(40) % 3

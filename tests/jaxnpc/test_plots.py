@@ -11,6 +11,8 @@ from jaxnpc.decisions import decide
 from jaxnpc.domains import Box, Unbounded
 from jaxnpc.prototypes import prototype_classifier
 
+pytestmark = pytest.mark.compiled_quickly
+
 pytest.importorskip("matplotlib", reason="needs the extra plots")
 
 

@@ -12,6 +12,8 @@ from jaxnpc.prototypes import prototype_classifier
 from jaxnpc.publish import publish
 from jaxnpc.report import Threat, accuracy_table, compare, point_table, spread_points
 
+pytestmark = pytest.mark.compiled_quickly
+
 pytest.importorskip("matplotlib", reason="needs the extra plots")
 
 

@@ -13,6 +13,8 @@ from jaxnpc.domains import Box
 from jaxnpc.prototypes import prototype_classifier
 from jaxnpc.report import Threat, compare
 
+pytestmark = pytest.mark.compiled_quickly
+
 THREATS = (Threat(2, (0.05, 0.2)), Threat(math.inf, (0.1,)), Threat(1, (0.15,)))
 DOMAIN = Box(0, 1)
 
