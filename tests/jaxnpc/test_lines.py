@@ -13,6 +13,8 @@ from jaxnpc.distances import squared_l2
 from jaxnpc.lines import expand
 from jaxnpc.objectives import semi_metric
 
+pytestmark = pytest.mark.compiled_quickly
+
 INF = math.inf
 NORMS = (1, 2, INF)
 N, D, CASES = 14, 3, 40
