@@ -25,9 +25,9 @@ setup: $(READY)  ## create the virtual environment with the locked packages
 demo: $(READY)   ## both packages on data they find on this machine; table and figures in out/
 	@$(BIN)/python -m benchmarks.demo --output out
 
-# A file's tests share their compiled programs: they stay together.
+# The tests of a file share compiled programs and stay together, package after package.
 test: $(READY)   ## tests and doctests
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 lint: $(READY)   ## ruff and pyright
 	@$(BIN)/ruff check .

@@ -4,13 +4,6 @@ import jax
 import pytest
 
 
-@pytest.fixture(autouse=True, scope="module")
-def programs():
-    """Those of one module are of no use to another, and thousands of them take gigabytes."""
-    yield
-    jax.clear_caches()
-
-
 @pytest.fixture(autouse=True)
 def compilation(request):
     """As users have it, but where only control flow is tested and compiling is nearly all there is.

@@ -13,8 +13,6 @@ import pytest
 from jaxmpd import cli, reports
 from jaxmpd.cli import main
 
-pytestmark = pytest.mark.compiled_quickly
-
 ROWS = 40
 X = np.linspace(-2, 3, ROWS)
 COLOURS = ["red", "blue"]

@@ -15,6 +15,8 @@ from jaxmpd.network import Layer
 from jaxmpd.penalties import penalty
 from jaxmpd.steps.coordinate import random_order, sweep
 
+pytestmark = pytest.mark.compiled_quickly
+
 LOSSES = {**CASES, "softmax": SOFTMAX}
 F = activations.LEAKY_HARD_TANH
 WIDTH, OUTPUTS = 3, 2
@@ -88,6 +90,7 @@ def test_every_parameter_moves_to_the_global_minimum(name):
                 assert np.all(after <= grid.min(axis=1) + allowed)
 
 
+@pytest.mark.compiled_quickly(False)
 @pytest.mark.parametrize("name", ["squared", "hinge", "softmax"])
 def test_float32_sweeps_descend_whatever_the_padding_holds(name):
     loss = LOSSES[name]

@@ -12,8 +12,6 @@ from jaxmpd.presets import PRESETS
 from jaxmpd.runs import History
 from jaxmpd.training import fit, regression_loss
 
-pytestmark = pytest.mark.compiled_quickly
-
 INPUTS = jnp.linspace(-1, 1, 40)[:, None]
 DATA = Batch(INPUTS, INPUTS**2)
 PARAMS = network.init(jax.random.key(0), (1, 6, 1))

@@ -42,7 +42,8 @@ OBJECTIVES = {
         f"margin {p} {q} {type(domain).__name__}": capped_margin(
             LABELS, p=p, q=q, domain=domain, cap=0.3
         )
-        for p, q, domain in CELLS
+        # The gradients of all radii are tested where these are.
+        for p, q, domain in CELLS[::3]
     },
     "squared hinge": squared_hinge(LABELS, cap=0.3, dropout=0.3),
     **{f"glvq {p}": glvq(LABELS, p=p) for p in (1, 2, INF)},
