@@ -18,10 +18,11 @@ from numpy.typing import ArrayLike
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
-# Half a unit of rounding, rounded up, and the least positive number: with them
-# x - (HALF_ULP |x| + TINY) rounds to the predecessor of x or below (Rump et al. 2009), at a
-# fraction of the cost of np.nextafter.
-_HALF_ULP = 2.0**-53 * (1 + 2.0**-52)
+# Between a half and one unit of rounding, and the least positive number: with them
+# x - (STEP |x| + TINY) rounds to the predecessor of x or below (after Rump et al. 2009), at a
+# fraction of the cost of np.nextafter. A half and a little would do but for x of some 2^-1021,
+# where the product is rounded to a multiple of TINY: exactly half a unit then, a tie.
+_STEP = 1.5 * 2.0**-53
 _TINY = 2.0**-1074
 
 # Overflow and 0 / 0 are expected: the bounds become infinite.
@@ -41,14 +42,14 @@ def down(x: ArrayLike, tiny: float = _TINY) -> Array:
     """
     x = np.asarray(x, np.float64)
     with _quiet():
-        return np.fmax(x - (_HALF_ULP * np.abs(x) + tiny), -np.inf)
+        return np.fmax(x - (_STEP * np.abs(x) + tiny), -np.inf)
 
 
 def up(x: ArrayLike, tiny: float = _TINY) -> Array:
     """A float64 above each x; +inf where x is infinite or NaN. Arguments as for `down`."""
     x = np.asarray(x, np.float64)
     with _quiet():
-        return np.fmin(x + (_HALF_ULP * np.abs(x) + tiny), np.inf)
+        return np.fmin(x + (_STEP * np.abs(x) + tiny), np.inf)
 
 
 @dataclass(frozen=True, eq=False)

@@ -81,6 +81,18 @@ def test_sums_and_norms_enclose_the_rational_result(pairs):
     assert root.upper == math.inf or squared <= Fraction(float(root.upper)) ** 2
 
 
+def test_every_step_outwards_passes_a_neighbour_and_at_most_two():
+    """Whatever the size: near 2^-1021 half a unit of rounding is the least positive number."""
+    powers = 2.0 ** np.arange(-1022, 1023)
+    x = np.concatenate([powers, np.nextafter(powers, 0), np.nextafter(powers, np.inf)])
+    x = np.concatenate([x, -x])[np.abs(np.tile(x, 2)) >= 2.0**-1022]
+    for step, to in ((rounding.up, np.inf), (rounding.down, -np.inf)):
+        near = np.nextafter(x, to)
+        taken = np.abs(step(x, tiny=0.0) - x)
+        assert np.all(taken >= np.abs(near - x))
+        assert np.all(taken <= np.abs(np.nextafter(near, to) - x))
+
+
 def test_width_is_a_few_units_of_rounding():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(2, 20, 784))
