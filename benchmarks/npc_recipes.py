@@ -18,7 +18,7 @@ class Recipe:
         data: "mnist" or "cifar10".
         stages: arguments of [`train`][jaxnpc.training.train], one set a stage; a later stage goes
             on from the prototypes of the one before.
-        configurations: how many were tried on validation before this one.
+        configurations: how many were tried on validation, this one among them; 0: none yet.
     """
 
     data: str

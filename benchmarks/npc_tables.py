@@ -8,8 +8,8 @@ trained by its recipe (benchmarks/npc_recipes.py) or read from `out/models` wher
 the full test set is certified in the box [0, 1]. A point is robust at eps if its radius exceeds
 eps. `--validate` instead trains on all but the last 10,000 training images (the last ones of each
 class where the file is sorted by class) and certifies those: that is how recipes are chosen, on
-three seeds; the test set is looked at once. `--quick` trains for
-one epoch on 5,000 images with 20 prototypes a class and certifies 300.
+three seeds; the test set is looked at once. `--quick` trains for one epoch on 5,000 images with 20
+prototypes a class and certifies 300.
 """
 
 import argparse

@@ -1,8 +1,11 @@
 """What the optax transformations ask of their arguments."""
 
+import operator
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+from jaxtyping import PRNGKeyArray
 
 from jaxmpd.losses import Batch, without_padding
 
@@ -11,6 +14,42 @@ NO_PARAMS = (
     "not passing `params` when calling `update`."
 )
 """optax's own message, which it does not export."""
+
+
+def as_key(seed: int | PRNGKeyArray) -> PRNGKeyArray:
+    """A PRNG key as it is, or one made from an integer.
+
+    Raises:
+        TypeError: if it is neither.
+    """
+    if isinstance(seed, jax.Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
+        return seed
+    return jax.random.key(operator.index(seed))
+
+
+def as_parts(batch: Any, inputs: str = "inputs", targets: str = "targets") -> tuple[Any, Any, Any]:
+    """What a batch consists of, None for weights that are not there.
+
+    Args:
+        batch: a tuple or list of two or three.
+        inputs: what an error calls the first.
+        targets: what it calls the second.
+
+    Raises:
+        ValueError: if it is missing or no such tuple.
+    """
+    if batch is None:
+        raise ValueError(
+            "update needs the samples: call optimizer.update(updates, state, params, "
+            f"batch=({inputs}, {targets}))"
+        )
+    if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
+        raise ValueError(
+            f"batch must be ({inputs}, {targets}) or ({inputs}, {targets}, weights), got "
+            f"{type(batch)}"
+        )
+    first, second, weights = (*batch, None)[:3]
+    return first, second, weights
 
 
 def as_batch(batch: Any, dtype: Any, widths: tuple[int, int] | None = None) -> Batch:
@@ -27,17 +66,8 @@ def as_batch(batch: Any, dtype: Any, widths: tuple[int, int] | None = None) -> B
     Raises:
         ValueError: if it is missing or the shapes do not fit.
     """
-    if batch is None:
-        raise ValueError(
-            "update needs the samples: call optimizer.update(updates, state, params, "
-            "batch=(inputs, targets))"
-        )
-    if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
-        raise ValueError(
-            f"batch must be (inputs, targets) or (inputs, targets, weights), got {type(batch)}"
-        )
     inputs, targets, weights = (
-        None if a is None else jnp.asarray(a, dtype) for a in (*batch, None)[:3]
+        None if a is None else jnp.asarray(a, dtype) for a in as_parts(batch)
     )
     if (
         inputs is None

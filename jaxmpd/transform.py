@@ -1,6 +1,5 @@
 """Message passing descent as an optax transformation."""
 
-import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -11,7 +10,7 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxmpd.activations import LEAKY_HARD_TANH, PiecewiseLinear
-from jaxmpd.arguments import NO_PARAMS, as_batch
+from jaxmpd.arguments import NO_PARAMS, as_batch, as_key
 from jaxmpd.losses import SQUARED, AnyLoss
 from jaxmpd.network import Layer, PyTree, as_layers
 from jaxmpd.penalties import check
@@ -101,7 +100,7 @@ def mpd(
             "jaxmpd.ACTIVATIONS or make one with jaxmpd.piecewise_linear"
         )
     objective = Objective(activation, loss, l2, l1)
-    key = seed if _is_key(seed) else jax.random.key(operator.index(seed))
+    key = as_key(seed)
     key_data, impl = jax.random.key_data(key), jax.random.key_impl(key)
 
     def init(params: PyTree) -> MPDState:
@@ -159,10 +158,6 @@ def mpd(
         )
 
     return optax.GradientTransformationExtraArgs(init, update)
-
-
-def _is_key(seed: Any) -> bool:
-    return hasattr(seed, "dtype") and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key)
 
 
 def _is_masked_out(node: Any) -> bool:

@@ -7,7 +7,6 @@ from the left, those to come from the right, so that a coordinate costs O(n) and
 """
 
 import math
-import operator
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +14,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 
-from jaxmpd.arguments import NO_PARAMS
+from jaxmpd.arguments import NO_PARAMS, as_key, as_parts
 from jaxmpd.losses import Batch, shares, without_padding
 from jaxmpd.minimum import minimize
 from jaxmpd.piecewise import polynomial
@@ -102,7 +101,7 @@ def prototype_descent(
     if not callable(damping) and not 0 <= damping < math.inf:
         raise ValueError(f"damping must be at least 0 and finite, got {damping}")
     at_least_one(rounds=rounds)
-    key = seed if _is_key(seed) else jax.random.key(operator.index(seed))
+    key = as_key(seed)
     key_data, impl = jax.random.key_data(key), jax.random.key_impl(key)
 
     def init(params: Any) -> MPDState:
@@ -250,10 +249,6 @@ def _search(
     return jax.lax.switch(enough, [among(size) for size in sizes], (loss, centre, rest))
 
 
-def _is_key(seed: Any) -> bool:
-    return hasattr(seed, "dtype") and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key)
-
-
 def _prototypes(params: Any, count: int) -> Float[Array, "K d"]:
     leaves = jax.tree.leaves(params)
     shapes = [jnp.shape(leaf) for leaf in leaves]
@@ -270,17 +265,8 @@ def _prototypes(params: Any, count: int) -> Float[Array, "K d"]:
 
 def _fitting(batch: Any, w: Float[Array, "K d"]) -> Batch:
     """The samples in the prototypes' dtype, their padding set to 0."""
-    if batch is None:
-        raise ValueError(
-            "update needs the samples: call optimizer.update(updates, state, params, "
-            "batch=(points, classes))"
-        )
-    if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
-        raise ValueError(
-            f"batch must be (points, classes) or (points, classes, weights), got {type(batch)}"
-        )
-    x, y = jnp.asarray(batch[0], w.dtype), jnp.asarray(batch[1])
-    weights = batch[2] if len(batch) == 3 else None
+    points, classes, weights = as_parts(batch, "points", "classes")
+    x, y = jnp.asarray(points, w.dtype), jnp.asarray(classes)
     weights = None if weights is None else jnp.asarray(weights, w.dtype)
     if (
         x.ndim != 2
