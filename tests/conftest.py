@@ -3,8 +3,8 @@
 import os
 
 # Compiling is most of what the tests do. XLA's older emitters compile two to three times as fast as
-# the ones that it takes by default for a CPU; the programs they make round alike but in last digits.
-# XLA reads this once, at its first program.
+# those that it takes by default for a CPU; their programs differ in last digits. XLA reads this
+# once, at its first program.
 FLAG = "--xla_cpu_use_fusion_emitters=false"
 os.environ["XLA_FLAGS"] = f"{FLAG} {os.environ.get('XLA_FLAGS', '')}".strip()
 
