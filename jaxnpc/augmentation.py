@@ -219,7 +219,7 @@ def _blur(length: int, smoothness: float) -> Float[np.ndarray, "length grid"]:
 
 
 def _kept(key: PRNGKeyArray, n: int, share: float) -> Array:
-    return jax.random.bernoulli(key, share, (n,))
+    return jax.random.bernoulli(key, float(share), (n,))
 
 
 def _check(keep: float, fill: str) -> None:

@@ -73,7 +73,7 @@ def sources(warp, n=N, h=21, w=17):
 @pytest.mark.parametrize("flip", [False, True])
 def test_affine_warps_are_affine_and_within_their_bounds(flip):
     bounds = {"rotation": 10.0, "scale": 0.1, "shear": 0.2, "shift": 0.5}
-    source, u = sources(Warp(**bounds, keep=0.0, flip=flip))
+    source, u = sources(Warp(**bounds, keep=0, flip=flip))
     design = np.concatenate([u.reshape(-1, 2), np.ones((u.size // 2, 1))], axis=1)
     flat = source.reshape(len(source), -1, 2)
     fitted = np.linalg.lstsq(design, flat.transpose(1, 0, 2).reshape(len(design), -1))[0]
