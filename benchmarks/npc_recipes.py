@@ -69,17 +69,23 @@ MNIST_LINF = Recipe(
     eps=(0.1, 0.3, 0.4),
 )
 
+# Validation, seed 0: clean 51.9, CRA 47.0 / 45.2 / 40.2 at 0.1 / 36/255 / 0.25 by the bound. What
+# helped: a cap far beyond the radii of interest (0.5: 46.4 clean), own prototypes hidden more
+# often than on MNIST, mirrored images, and time (20 epochs: 49.6).
 CIFAR10_L2 = Recipe(
     data="cifar10",
     stages=(
         {
             "per_class": 400,
             "components": 150,
-            "epochs": 20,
+            "cap": 3.0,
+            "dropout": 0.6,
+            "learning_rate": 46.8,
+            "epochs": 80,
             "augment": Warp(0, 0.05, 0, 1.0, flip=True, keep=0.1, fill="edge"),
         },
     ),
-    configurations=0,
+    configurations=17,
     eps=(0.1, 36 / 255, 0.25),
 )
 

@@ -5,9 +5,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import optax
 from jaxtyping import PRNGKeyArray
 
 from jaxmpd.losses import Batch, without_padding
+from jaxmpd.network import PyTree
 
 NO_PARAMS = (
     "You are using a transformation that requires the current value of parameters, but you are "
@@ -89,3 +92,67 @@ def as_batch(batch: Any, dtype: Any, widths: tuple[int, int] | None = None) -> B
     if inputs.shape[0] == 0:
         raise ValueError("batch holds no samples")
     return without_padding(Batch(inputs, targets, weights))
+
+
+# Masks ------------------------------------------------------------------------------------------
+
+
+def is_masked_out(node: Any) -> bool:
+    """Whether optax has put it in place of a parameter that is masked out."""
+    return isinstance(node, optax.MaskedNode)
+
+
+def has_masked(params: PyTree) -> bool:
+    """Whether some of the parameters are masked out."""
+    return any(map(is_masked_out, jax.tree.leaves(params, is_leaf=is_masked_out)))
+
+
+def fill_in(tree: PyTree, full: PyTree | None) -> PyTree:
+    """The tree with what is masked out taken from another.
+
+    Args:
+        tree: the parameters or their updates.
+        full: a tree of the same structure, or of one that it is a prefix of, nothing masked out.
+
+    Raises:
+        ValueError: if something is masked out and full is None.
+
+    Example:
+        >>> fill_in({"a": 1, "b": optax.MaskedNode()}, {"a": 5, "b": 6})
+        {'a': 1, 'b': 6}
+    """
+    if not has_masked(tree):
+        return tree
+    if full is None:
+        raise ValueError(
+            "some of params are masked out (optax.masked or optax.multi_transform), but the loss "
+            "along a parameter depends on all of them: pass them as full_params= to update"
+        )
+    return jax.tree.map(
+        lambda a, b: b if is_masked_out(a) else a, tree, full, is_leaf=is_masked_out
+    )
+
+
+def leave_out(change: PyTree, params: PyTree) -> PyTree:
+    """The changes of all parameters without those of what is masked out."""
+    return jax.tree.map(
+        lambda p, c: p if is_masked_out(p) else c, params, change, is_leaf=is_masked_out
+    )
+
+
+def movable(params: PyTree, full: PyTree) -> PyTree:
+    """A NumPy flag in each parameter's place: whether it is not masked out.
+
+    Args:
+        params: the parameters, some of them masked out.
+        full: all of them.
+
+    Returns:
+        A tree of the structure and the shapes of all of them.
+    """
+    return jax.tree.map(
+        lambda p, f: jax.tree.map(lambda leaf: np.full(jnp.shape(leaf), not is_masked_out(p)), f),
+        params,
+        full,
+        is_leaf=is_masked_out,
+    )

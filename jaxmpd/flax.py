@@ -20,6 +20,7 @@ from jaxtyping import Array, Float
 
 from jaxmpd import kinks
 from jaxmpd.activations import IDENTITY, PiecewiseLinear
+from jaxmpd.arguments import is_masked_out
 from jaxmpd.linesearch import Predict
 from jaxmpd.network import Layer, PyTree, apply
 from jaxmpd.trace import piecewise_linear_of
@@ -53,7 +54,7 @@ class Perceptron:
         Raises:
             ValueError: if there are not as many leaves as the model has.
         """
-        leaves = jax.tree.leaves(params, is_leaf=_is_masked)
+        leaves = jax.tree.leaves(params, is_leaf=is_masked_out)
         count = sum(1 if bias is None else 2 for _, bias in self.places)
         if len(leaves) != count:
             raise ValueError(f"the model has {count} parameters, but this tree has {len(leaves)}")
@@ -61,16 +62,12 @@ class Perceptron:
 
     def rebuild(self, params: PyTree, layers: Sequence[Layer]) -> PyTree:
         """The parameters with these layers in place of their own."""
-        leaves, tree = jax.tree.flatten(params, is_leaf=_is_masked)
+        leaves, tree = jax.tree.flatten(params, is_leaf=is_masked_out)
         for (kernel, bias), layer in zip(self.places, layers, strict=True):
             leaves[kernel] = layer.kernel
             if bias is not None:
                 leaves[bias] = layer.bias
         return jax.tree.unflatten(tree, leaves)
-
-
-def _is_masked(node: Any) -> bool:
-    return isinstance(node, optax.MaskedNode)
 
 
 def as_function(model: Any, params: PyTree | None = None) -> tuple[Predict, PyTree]:
@@ -194,7 +191,9 @@ def train_step(state: TrainState, batch: Any, grads: PyTree | None = None) -> Tr
     """
     update: Any = optax.with_extra_args_support(state.tx).update
     grads = state.params if grads is None else grads
-    updates, opt_state = update(grads, state.opt_state, state.params, batch=batch)
+    updates, opt_state = update(
+        grads, state.opt_state, state.params, batch=batch, full_params=state.params
+    )
     params = optax.apply_updates(state.params, updates)
     return state.replace(step=state.step + 1, params=params, opt_state=opt_state)
 

@@ -5,11 +5,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
 from jaxmpd.activations import PiecewiseLinear
-from jaxmpd.arguments import NO_PARAMS, as_batch
+from jaxmpd.arguments import NO_PARAMS, as_batch, fill_in, has_masked, leave_out, movable
 from jaxmpd.deep import LayerDirection, curves_along
 from jaxmpd.expansion import normalized_weights
 from jaxmpd.losses import SQUARED, AnyLoss, weighted_mean
@@ -26,7 +27,8 @@ class LineSearchState(NamedTuple):
     Attributes:
         steps: the number of steps taken.
         loss: the last batch's loss after its step, infinite before the first.
-        sizes: how far the last step went along the update in each layer, in the tree's order.
+        sizes: how far the last step went along the update in each layer that moves, in the tree's
+            order.
     """
 
     steps: Int[Array, ""]
@@ -69,7 +71,8 @@ def scale_by_exact_linesearch(
     Returns:
         A transformation whose `update` needs `params` and `batch=`, a
         [`Batch`][jaxmpd.losses.Batch] or a tuple `(inputs, targets)` or `(inputs, targets,
-        weights)`, and ignores other extra arguments.
+        weights)`, and ignores other extra arguments. Inside `optax.masked` or
+        `optax.multi_transform` it needs `full_params=` too, and moves what is not masked out.
 
     Raises:
         ValueError: from here, if budget or chunk is not positive; from `update`, if `params` or
@@ -101,12 +104,13 @@ def scale_by_exact_linesearch(
     predict = _perceptron(model) if isinstance(model, PiecewiseLinear) else model
 
     def init(params: PyTree) -> LineSearchState:
+        if activation and not has_masked(params):
+            as_layers(params)
         dtype = jnp.result_type(*jax.tree.leaves(params))
-        count = len(as_layers(params)[0] if activation else _groups(params))
         return LineSearchState(
             steps=jnp.zeros((), jnp.int32),
             loss=jnp.full((), jnp.inf, dtype),
-            sizes=jnp.zeros(count, dtype),
+            sizes=jnp.zeros(len(_groups(params)), dtype),
         )
 
     def update(
@@ -115,24 +119,28 @@ def scale_by_exact_linesearch(
         params: PyTree | None = None,
         *,
         batch: Any = None,
+        full_params: PyTree | None = None,
         **extra_args: Any,
     ) -> tuple[PyTree, LineSearchState]:
         del extra_args
         if params is None:
             raise ValueError(NO_PARAMS)
-        samples = as_batch(batch, jnp.result_type(*jax.tree.leaves(params)))
+        full = fill_in(params, full_params)
+        samples = as_batch(batch, jnp.result_type(*jax.tree.leaves(full)))
         weights = normalized_weights(samples)
 
         def value(params: PyTree) -> Float[Array, ""]:
             predictions = predict(params, samples.inputs)
             return weighted_mean(loss(predictions, samples.targets), samples.weights)
 
+        free = movable(params, full)
+        updates = fill_in(updates, jax.tree.map(jnp.zeros_like, full))
         lines = (
-            _layer_lines(updates, samples.inputs, activation, budget, chunk)
+            _layer_lines(updates, free, samples.inputs, activation, budget, chunk)
             if activation
-            else _group_lines(updates, params, samples.inputs, predict, budget, chunk)
+            else _group_lines(updates, free, samples.inputs, predict, budget, chunk)
         )
-        now, best, sizes = params, value(params), []
+        now, best, sizes = full, value(full), []
         for direction, resolve in reversed(lines):
             t = minimum_along(resolve(now), samples.targets, weights, loss).argmin
             # An infinite argmin, of a line without a minimum, makes the loss NaN: no move.
@@ -149,14 +157,14 @@ def scale_by_exact_linesearch(
             sizes.append(jnp.where(better, t, 0))
 
         # What counts is the loss where the caller lands: old + (new - old) may not be new.
-        change = jax.tree.map(jnp.subtract, now, params)
-        before, after = value(params), value(optax.apply_updates(params, change))
+        change = jax.tree.map(jnp.subtract, now, full)
+        before, after = value(full), value(optax.apply_updates(full, change))
         better = after <= before
         change = jax.tree.map(lambda c: jnp.where(better, c, jnp.zeros_like(c)), change)
-        return change, LineSearchState(
+        return leave_out(change, params), LineSearchState(
             steps=jnp.asarray(optax.safe_increment(state.steps)),
             loss=jnp.where(better, after, before).astype(state.loss.dtype),
-            sizes=jnp.where(better, jnp.stack(sizes[::-1]), 0).astype(state.sizes.dtype),
+            sizes=jnp.where(better, jnp.array(sizes[::-1]), 0).astype(state.sizes.dtype),
         )
 
     return optax.GradientTransformationExtraArgs(init, update)
@@ -170,14 +178,21 @@ Line = tuple[PyTree, Callable[[PyTree], Resolved]]
 
 
 def _layer_lines(
-    updates: PyTree, inputs: Array, activation: PiecewiseLinear, budget: int, chunk: int
+    updates: PyTree,
+    free: PyTree,
+    inputs: Array,
+    activation: PiecewiseLinear,
+    budget: int,
+    chunk: int,
 ) -> Sequence[Line]:
-    """A perceptron's layers: the direction of each, and the predictions along it."""
+    """A perceptron's layers: the direction of each that moves, and the predictions along it."""
     changes, rebuild = as_layers(updates)
+    flags, _ = as_layers(free)
     nothing = [Layer(*jax.tree.map(lambda a: None, tuple(layer))) for layer in changes]
 
     def line(k: int) -> Line:
-        direction = rebuild([*nothing[:k], changes[k], *nothing[k + 1 :]])
+        moving = Layer(*(c if np.any(f) else None for c, f in zip(changes[k], flags[k], strict=True)))
+        direction = rebuild([*nothing[:k], moving, *nothing[k + 1 :]])
 
         def resolve(params: PyTree) -> Resolved:
             layers, _ = as_layers(params)
@@ -186,18 +201,19 @@ def _layer_lines(
 
         return direction, resolve
 
-    return [line(k) for k in range(len(changes))]
+    return [line(k) for k, layer in enumerate(flags) if any(map(np.any, layer))]
 
 
 def _group_lines(
-    updates: PyTree, params: PyTree, inputs: Array, predict: Predict, budget: int, chunk: int
+    updates: PyTree, free: PyTree, inputs: Array, predict: Predict, budget: int, chunk: int
 ) -> Sequence[Line]:
     """Any model's layers."""
     leaves, tree = jax.tree.flatten(updates)
+    moves = [bool(np.any(flags)) for flags in jax.tree.leaves(free)]
 
     def line(group: list[int]) -> Line:
         direction = jax.tree.unflatten(
-            tree, [leaf if k in group else None for k, leaf in enumerate(leaves)]
+            tree, [leaf if k in group and moves[k] else None for k, leaf in enumerate(leaves)]
         )
 
         def one(params: PyTree, x: Array) -> Float[Array, " dN"]:
@@ -208,7 +224,7 @@ def _group_lines(
 
         return direction, resolve
 
-    return [line(group) for group in _groups(params)]
+    return [line(group) for group in _groups(updates) if any(moves[k] for k in group)]
 
 
 def _groups(params: PyTree) -> list[list[int]]:

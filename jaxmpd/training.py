@@ -78,8 +78,9 @@ def batch_step(
         key: a PRNG key.
         data: all samples.
         loss: a function of parameters, minibatch and key.
-        optimizer: any optax transformation. It is offered the extra arguments `batch`, `value`,
-            `grad` and `value_fn`; what it does not use, the gradient too, is not computed.
+        optimizer: any optax transformation. It is offered the extra arguments `batch`,
+            `full_params`, `value`, `grad` and `value_fn`; what it does not use, the gradient too,
+            is not computed.
         size: the most samples of a minibatch.
 
     Returns:
@@ -94,12 +95,22 @@ def batch_step(
         batch = take(data, x[0])
 
         # optax's line searches refuse an extra argument that value_fn does not name.
-        def value_fn(params: PyTree, batch: Batch = batch) -> Float[Array, ""]:
+        def value_fn(
+            params: PyTree, batch: Batch = batch, full_params: PyTree = None
+        ) -> Float[Array, ""]:
+            del full_params
             return loss(params, batch, x[1])
 
         value, grad = jax.value_and_grad(value_fn)(params)
         updates, state = update(
-            grad, state, params, batch=batch, value=value, grad=grad, value_fn=value_fn
+            grad,
+            state,
+            params,
+            batch=batch,
+            full_params=params,
+            value=value,
+            grad=grad,
+            value_fn=value_fn,
         )
         return (optax.apply_updates(params, updates), state), None
 

@@ -5,12 +5,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxmpd.activations import LEAKY_HARD_TANH, PiecewiseLinear
-from jaxmpd.arguments import NO_PARAMS, as_batch, as_key
+from jaxmpd.arguments import NO_PARAMS, as_batch, as_key, fill_in, has_masked, leave_out, movable
 from jaxmpd.losses import SQUARED, AnyLoss
 from jaxmpd.network import Layer, PyTree, as_layers
 from jaxmpd.penalties import check
@@ -104,7 +103,7 @@ def mpd(
     key_data, impl = jax.random.key_data(key), jax.random.key_impl(key)
 
     def init(params: PyTree) -> MPDState:
-        if not _has_masked(params):
+        if not has_masked(params):
             _fitting(params, steps, objective)
         return MPDState(
             steps=jnp.zeros((), jnp.int32),
@@ -124,33 +123,23 @@ def mpd(
         del updates, extra_args
         if params is None:
             raise ValueError(NO_PARAMS)
-        full = _fill_in(params, full_params)
+        full = fill_in(params, full_params)
         layers, rebuild = _fitting(full, steps, objective)
         widths = layers[0].kernel.shape[0], layers[-1].kernel.shape[1]
         batch = as_batch(batch, layers[0].kernel.dtype, widths)
         next_key, key = jax.random.split(jax.random.wrap_key_data(state.key, impl=impl))
         keys = [key] if len(steps) == 1 else jax.random.split(key, len(steps))
-        moved, movable = layers, _movable(params, full)
+        moved, free = layers, as_layers(movable(params, full))[0]
         for step, key in zip(steps, keys, strict=True):
-            moved = step(moved, Task(objective, batch, movable, key, state.steps))
+            moved = step(moved, Task(objective, batch, free, key, state.steps))
 
         # What counts is the loss where the caller lands: old + (new - old) may not be new.
-        change = jax.tree.map(jnp.subtract, rebuild(moved), full)
-        change = jax.tree.map(
-            lambda p, c: jax.tree.map(jnp.zeros_like, c) if _is_masked_out(p) else c,
-            params,
-            change,
-            is_leaf=_is_masked_out,
-        )
+        change = leave_out(jax.tree.map(jnp.subtract, rebuild(moved), full), params)
+        whole = fill_in(change, jax.tree.map(jnp.zeros_like, full))
         before = objective(layers, batch)
-        after = objective(as_layers(optax.apply_updates(full, change))[0], batch)
+        after = objective(as_layers(optax.apply_updates(full, whole))[0], batch)
         better = after <= before
-        change = jax.tree.map(
-            lambda p, c: p if _is_masked_out(p) else jnp.where(better, c, 0),
-            params,
-            change,
-            is_leaf=_is_masked_out,
-        )
+        change = jax.tree.map(lambda c: jnp.where(better, c, 0), change)
         return change, MPDState(
             steps=jnp.asarray(optax.safe_increment(state.steps)),
             key=jax.random.key_data(next_key),
@@ -158,42 +147,6 @@ def mpd(
         )
 
     return optax.GradientTransformationExtraArgs(init, update)
-
-
-def _is_masked_out(node: Any) -> bool:
-    return isinstance(node, optax.MaskedNode)
-
-
-def _has_masked(params: PyTree) -> bool:
-    return any(map(_is_masked_out, jax.tree.leaves(params, is_leaf=_is_masked_out)))
-
-
-def _fill_in(params: PyTree, full_params: PyTree | None) -> PyTree:
-    """The parameters with those that are masked out put back."""
-    if not _has_masked(params):
-        return params
-    if full_params is None:
-        raise ValueError(
-            "some of params are masked out (optax.masked or optax.multi_transform), but the loss "
-            "along a parameter depends on all of them: pass them as full_params= to update"
-        )
-    return jax.tree.map(
-        lambda p, full: full if _is_masked_out(p) else p,
-        params,
-        full_params,
-        is_leaf=_is_masked_out,
-    )
-
-
-def _movable(params: PyTree, full: PyTree) -> tuple[Layer, ...]:
-    """The layers with a flag in each parameter's place: whether it is not masked out."""
-    flags = jax.tree.map(
-        lambda p, f: jax.tree.map(lambda leaf: np.full(jnp.shape(leaf), not _is_masked_out(p)), f),
-        params,
-        full,
-        is_leaf=_is_masked_out,
-    )
-    return as_layers(flags)[0]
 
 
 def _fitting(

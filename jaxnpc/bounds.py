@@ -126,7 +126,7 @@ def lower_bounds(
     with tqdm(total=len(points), disable=hidden, unit="point") as bar:
         advance = progress if callable(progress) else bar.update
         rivals: dict[int, Rival] = {}
-        for label, rows, size in _blocks(classes, len(space.labels)):
+        for label, rows, size in class_blocks(classes, len(space.labels)):
             if label not in rivals:  # the blocks of a class follow one another: keep one
                 rivals = {label: against(space, label)}
             rival, block = rivals[label], padded(points[rows], size)
@@ -183,7 +183,7 @@ def margin_bounds(
     )
     k_labels = np.asarray(classifier.labels)
     space = None if callable(classifier.distance) else prepare(classifier, classifier.distance)
-    for label, rows, size in _blocks(classes, len(k_labels)):
+    for label, rows, size in class_blocks(classes, len(k_labels)):
         block = padded(points[rows], size)
         foreign = k_labels != label
         if space is None:
@@ -277,7 +277,7 @@ def _checked(
     return points, np.where(finite_rows(points), classes, -1)
 
 
-def _blocks(
+def class_blocks(
     classes: Int[np.ndarray, " n"], k: int
 ) -> Iterator[tuple[int, Int[np.ndarray, " R"], int]]:
     """Rows of one class at a time: the class, the rows, and the block size they are padded to."""
