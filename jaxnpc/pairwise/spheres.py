@@ -1,0 +1,237 @@
+r"""The pair radius on a product of spheres: Prop. 3.1, corrected, as a search for one multiplier.
+
+With $v = w_j - w_i$ and $\beta = |w_j|_2^2 - |w_i|_2^2$ a point x is as close to $w_j$ as to $w_i$
+if and only if $2 \langle v, x \rangle \ge \beta$. Weak duality: for every $\lambda \ge 0$
+
+$$\rho(z)_{i,j}^2 \ge F(\lambda) = \sum_g \bigl[ |z_g|^2 + \varphi_g(|(z + \lambda v)_g^+|) \bigr]
+  + \lambda \beta, \qquad
+  \varphi_g(h) = \min\Bigl(0,\ \min_{r_g^- \le t \le r_g^+} t^2 - 2 t h\Bigr)$$
+
+where 0 stands for a group that vanishes (paper, eq. 6 and Prop. 3.1, whose proof overlooks those,
+and whose sign of $\lambda v$ is reversed). F is concave.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxnpc.domains import SphereProduct
+from jaxnpc.pairwise.frame import PairRadius, Vector
+
+STEPS = 200
+"""More evaluations than a search to the last digit takes."""
+
+GROWTH = 4.0
+"""How fast the search moves outwards while F still rises."""
+
+
+class Dual(NamedTuple):
+    r"""F at one multiplier; of any batch shape.
+
+    Attributes:
+        value: $F(\lambda)$.
+        slope: $F'(\lambda) = \beta - 2 \langle v, x \rangle$ for the minimiser x of the Lagrangian,
+            which is as close to $w_j$ as to $w_i$ where this is not positive.
+        curvature: $F''(\lambda)$, at most 0, where it exists.
+        size: the sum of the absolute values of the terms, to bound their rounding by.
+    """
+
+    value: Any
+    slope: Any
+    curvature: Any
+    size: Any
+
+
+def dual(z: Any, v: Any, beta: Any, multiplier: Any, domain: SphereProduct) -> Dual:
+    """F and its derivatives, on arrays of JAX or NumPy.
+
+    Args:
+        z: (..., d) points.
+        v: (..., d) differences of the rival and the own prototype.
+        beta: (...) differences of their squared norms.
+        multiplier: (...) numbers, at least 0.
+        domain: the product of spheres.
+
+    Returns:
+        The values, (...).
+    """
+    xp = z.__array_namespace__()
+    value, slope, curvature = beta * multiplier, beta, xp.zeros_like(beta)
+    size = abs(value)
+    scale = multiplier[..., None, None]
+    blocks = zip(domain.split(z), domain.split(v), domain.inner, domain.outer, strict=True)
+    for at, way, inner, outer in blocks:
+        ahead = xp.maximum(at + scale * way, 0)
+        norm = _root(xp, xp.sum(ahead * ahead, axis=-1))
+        pull = xp.sum(ahead * way, axis=-1)
+        speed = xp.sum(xp.where(ahead > 0, way * way, 0), axis=-1)
+        square = xp.sum(at * at, axis=-1)
+        t = xp.clip(norm, inner, outer)
+        active = 2 * norm > t
+        per = xp.where(active, t / xp.where(norm > 0, norm, 1), 0)
+        # Where the norm is free |x_g| follows it; on a sphere only the direction turns.
+        across = pull * pull / xp.where(norm > 0, norm * norm, 1)
+        free = (norm > inner) & (norm < outer)
+        turn = xp.where(free, speed, per * xp.maximum(speed - across, 0))
+        value = value + xp.sum(square + xp.where(active, t * (t - 2 * norm), 0), axis=-1)
+        slope = slope - 2 * xp.sum(per * pull, axis=-1)
+        curvature = curvature - 2 * xp.sum(xp.where(active, turn, 0), axis=-1)
+        size = size + xp.sum(square + t * (t + 2 * norm), axis=-1)
+    return Dual(value, slope, curvature, size)
+
+
+class Ascent(NamedTuple):
+    """What the search for the maximum of F found.
+
+    Attributes:
+        multiplier: the best one seen.
+        value: F there.
+        size: the size of its terms.
+        beyond: the least multiplier seen at which F no longer rises, infinite if there is none.
+        steps: how many evaluations it took.
+    """
+
+    multiplier: Any
+    value: Any
+    size: Any
+    beyond: Any
+    steps: Any
+
+
+class _State(NamedTuple):
+    best: Ascent
+    low: Any
+    trial: Any
+    turn: Any
+    done: Any
+
+
+def ascend(
+    function: Callable[[Any], Dual],
+    start: Any,
+    *,
+    target: Any = float("inf"),
+    tolerance: float,
+    steps: int = STEPS,
+) -> Ascent:
+    """The maximum of a concave function on the positive numbers, to rounding or less.
+
+    Newton's steps inside a bracket, whose middle is taken every third time and where they leave it.
+
+    Args:
+        function: a multiplier to F there, a batch; it must not capture values with gradients.
+        start: where to begin; positive.
+        target: a value of F at which no more is wanted.
+        tolerance: the relative gain of F below which the search ends.
+        steps: the most evaluations.
+
+    Returns:
+        The best multiplier; any one gives a lower bound.
+    """
+    xp = start.__array_namespace__()
+    limits = xp.finfo(start.dtype)
+
+    def advance(state: _State) -> _State:
+        best, low, trial, turn, done = state
+        f = function(trial)
+        better = (f.value > best.value) & ~done
+        rising = f.slope > 0
+        low = xp.where(rising & ~done, trial, low)
+        high = xp.where(rising | done, best.beyond, trial)
+        best = Ascent(
+            xp.where(better, trial, best.multiplier),
+            xp.where(better, f.value, best.value),
+            xp.where(better, f.size, best.size),
+            high,
+            best.steps + ~done,
+        )
+        bent = f.curvature < 0
+        newton = trial - f.slope / xp.where(bent, f.curvature, -1)
+        bounded = high < xp.inf
+        middle = xp.where(bounded, (low + xp.where(bounded, high, low)) / 2, GROWTH * trial)
+        good = bent & (newton > low) & (newton < xp.minimum(high, 2 * GROWTH * trial))
+        following = xp.where(good & ~(bounded & (turn % 3 == 2)), newton, middle)
+        gain = f.slope * f.slope  # twice the curvature times what a parabola still gains
+        settled = bent & (gain <= -2 * tolerance * f.curvature * abs(f.value))
+        closed = ~((following > low) & (following < high)) | (high - low <= 2 * limits.eps * high)
+        stop = settled | closed | (best.value >= target) | (following > limits.max / 64)
+        return _State(best, low, xp.where(done, trial, following), turn + 1, done | stop)
+
+    zero = xp.zeros_like(start)
+    nothing = Ascent(zero, xp.full_like(start, -xp.inf), zero, xp.full_like(start, xp.inf), zero)
+    state = _State(nothing, zero, start, 0, ~(start > 0))
+    if isinstance(start, jax.Array):
+        return lax.while_loop(
+            lambda s: ~xp.all(s.done) & (s.turn < steps), advance, state
+        ).best
+    while not xp.all(state.done) and state.turn < steps:
+        state = advance(state)
+    return state.best
+
+
+def first_multiplier(need: Any, square: Any) -> Any:
+    """Where a search may begin: a little beyond the half-space's own multiplier; 0 for none."""
+    xp = need.__array_namespace__()
+    wanted = (need > 0) & (square > 0)
+    # The curvature of the spheres asks for more than the plane does.
+    return xp.where(wanted, 1.7 * xp.where(wanted, need, 0) / xp.where(wanted, square, 1), 0)
+
+
+def rho(z: Vector, w_i: Vector, w_j: Vector, *, q: float, domain: SphereProduct) -> PairRadius:
+    r"""A lower bound of the radius of one triple on a product of spheres (Prop. 3.1, corrected).
+
+    Args:
+        z: the point.
+        w_i: the prototype that z is closer to.
+        w_j: the other one.
+        q: the norm of the perturbation: 2.
+        domain: where adversarial points are sought.
+
+    Returns:
+        The bound, no less than that of the half-space on all of R^d, and an admissible point that
+        is as close to $w_j$. Its gradient is that at the multiplier found.
+
+    Example:
+        >>> circle = SphereProduct(((1, 2),), jnp.ones(1), jnp.ones(1))
+        >>> pair = jnp.array([0.0, 0.2]), jnp.array([0.2, 0.0])
+        >>> found = rho(jnp.array([0.0, 1.0]), *pair, q=2, domain=circle)
+        >>> found.witness.round(3).tolist(), bool(0.75 < found.radius < 0.77)
+        ([0.7070000171661377, 0.7070000171661377], True)
+    """
+    del q
+    v = w_j - w_i
+    terms = v * (w_i + w_j)
+    beta, square = jnp.sum(terms), jnp.sum(v * v)
+    need = jnp.sum(v * ((w_i - z) + (w_j - z))) / 2
+    points = lax.stop_gradient((z, v, beta))
+    start = lax.stop_gradient(first_multiplier(need, square))
+    eps = float(jnp.finfo(z.dtype).eps)
+    found = ascend(lambda t: dual(*points, t, domain), start, tolerance=eps)
+    value = dual(z, v, beta, found.multiplier, domain).value
+    plane = jnp.where(square > 0, need / jnp.sqrt(jnp.where(square > 0, square, 1)), 0)
+    radius = jnp.maximum(_root(jnp, value), plane)
+    reached = 2 * reach(v, domain) >= beta - 8 * eps * jnp.sum(jnp.abs(terms))
+    radius = jnp.where(need > 0, jnp.where(reached, radius, jnp.inf), 0)
+    # Where the search ended while F still rose by a little, a little farther it does not.
+    beyond = jnp.minimum(found.beyond, found.multiplier * (1 + 4 * eps**0.5))
+    shown = (radius > 0) & (radius < jnp.inf)
+    return PairRadius(radius, jnp.where(shown, domain.clip(z + beyond * v), z))
+
+
+def reach(v: Any, domain: SphereProduct) -> Any:
+    r"""The largest $\langle v, x \rangle$ of the domain, (...)."""
+    xp = v.__array_namespace__()
+    total = xp.zeros_like(v[..., 0])
+    for way, outer in zip(domain.split(v), domain.outer, strict=True):
+        positive = xp.maximum(way, 0)
+        norm = _root(xp, xp.sum(positive * positive, axis=-1))
+        total = total + outer * xp.sum(norm, axis=-1)
+    return total
+
+
+def _root(xp: Any, x: Any) -> Any:
+    # The select before the root keeps its infinite derivative at 0 out of the gradient.
+    return xp.where(x > 0, xp.sqrt(xp.where(x > 0, x, 1)), 0)

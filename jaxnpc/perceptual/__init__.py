@@ -1,0 +1,1 @@
+"""Certificates in the LPIPS metric."""

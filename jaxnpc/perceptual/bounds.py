@@ -1,0 +1,490 @@
+r"""Lower bounds of the minimal perturbation of embedded images, over all prototypes.
+
+$$\epsilon(z) \ge \min_{j \in I_y^c} \max_{i \in I_y} \rho(z)_{i,j}$$
+
+(paper, Lemma 2.9) with the half-space bound on all of $\mathbb{R}^D$ or with that of a product of
+spheres ([`jaxnpc.pairwise.spheres`][jaxnpc.pairwise.spheres]). A rival is left out once a proved
+lower bound of its radius exceeds another's: first the half-space bound of all pairs from one matrix
+product, then F at the multipliers that Newton's method visits, in float32 and lowered by all that
+rounding can have added; what is left is evaluated in float64 on the host.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxnpc import rounding
+from jaxnpc.batching import blocks, padded, queued
+from jaxnpc.distances import rounding as sum_error
+from jaxnpc.domains import SphereProduct, check_spheres
+from jaxnpc.pairwise.sphere_proofs import as_float64, dual_bound, group_squares
+from jaxnpc.pairwise.spheres import Dual, ascend, dual
+from jaxnpc.prototypes import PrototypeClassifier
+from jaxnpc.rounding import Interval, down, exact, total, up
+
+ROWS = 256  # points worked on together, at most
+TABLE = 1 << 23  # (point, own prototype, rival) triples of those
+GROUP = 512  # coordinates added up at a time: blocks of sums round less
+TRIES = 2  # own prototypes whose bound is computed for a rival, before it counts
+STEPS = 12  # evaluations of F for a pair, at most
+TOLERANCE = 1e-5  # the relative gain of F at which the search for a multiplier ends
+PAIRS = 4  # pairs whose proofs are computed together: such arrays stay in a core's cache
+
+Rows = Int[np.ndarray, " P"]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A classifier of embedded images and their domain, with all that points share.
+
+    Attributes:
+        domain: the product of spheres, bounds in float64.
+        prototypes: K prototypes, float32, taken as exact.
+        labels: the class of each.
+        members: for each class the indices of its prototypes, all of one length: the first repeats.
+        squares: enclosures of the squared norms of the prototypes.
+        lengths: upper bounds of the norms of their groups.
+        largest: an upper bound of the squared norm of a point of the domain.
+        device: what the device needs.
+    """
+
+    domain: SphereProduct
+    prototypes: Float[np.ndarray, "K d"]
+    labels: Int[np.ndarray, " K"]
+    members: Int[np.ndarray, "C own"]
+    squares: Interval
+    lengths: Float[np.ndarray, "K G"]
+    largest: float
+    device: "Device"
+
+
+class Device(NamedTuple):
+    """Float32 arrays on the device.
+
+    Attributes:
+        domain: the product of spheres.
+        prototypes: the prototypes.
+        half: half the squared norms of the prototypes.
+        size: upper bounds of their norms.
+        table: upper bounds of the distances between them.
+        members: the members of each class.
+        labels: the class of each.
+    """
+
+    domain: SphereProduct
+    prototypes: Float[Array, "K d"]
+    half: Float[Array, " K"]
+    size: Float[Array, " K"]
+    table: Float[Array, "K K"]
+    members: Int[Array, "C own"]
+    labels: Int[Array, " K"]
+
+
+class Found(NamedTuple):
+    """Bounds of n points.
+
+    Attributes:
+        radius: proved; 0 for points that are missed or tied, infinite where nothing flips them.
+        pair: the own prototype i and the rival j that give it; -1 where the radius is infinite.
+        evaluated: the pairs whose bound on the spheres was computed.
+        proved: the pairs that were evaluated in float64.
+    """
+
+    radius: Float[np.ndarray, " n"]
+    pair: Int[np.ndarray, "n 2"]
+    evaluated: Int[np.ndarray, " n"]
+    proved: Int[np.ndarray, " n"]
+
+
+class Scores(NamedTuple):
+    r"""Bounds of $\langle z, w_k \rangle - |w_k|^2 / 2$, which is largest for the nearest w."""
+
+    lower: Float[np.ndarray, "n K"]
+    upper: Float[np.ndarray, "n K"]
+
+
+def prepare(classifier: PrototypeClassifier, domain: SphereProduct) -> Prepared:
+    """A classifier made ready.
+
+    Args:
+        classifier: of embedded images: distance 2, no metric, float32 prototypes.
+        domain: where embedded images lie.
+
+    Returns:
+        What the bounds need.
+
+    Raises:
+        TypeError: if the prototypes are not float32 or the domain is no product of spheres.
+        ValueError: if the distance is not 2, there is a metric, or the domain does not fit.
+    """
+    if callable(classifier.distance) or classifier.distance != 2 or classifier.metric is not None:
+        raise ValueError("classifier must have distance 2 and no metric, as embedded images do")
+    w = np.asarray(classifier.prototypes)
+    if w.dtype != np.float32:
+        raise TypeError(f"the prototypes are {w.dtype}: embedded images are float32, round them")
+    domain = as_float64(check_spheres(domain, w.shape[1]))
+    labels = np.asarray(classifier.labels)
+    own = [np.flatnonzero(labels == c) for c in range(len(classifier.classes))]
+    width = max(map(len, own))
+    members = np.array([np.pad(k, (0, width - len(k)), constant_values=k[0]) for k in own])
+    wide = w.astype(np.float64)
+    parts = [group_squares(wide[part], domain) for part in blocks(len(w), 32)]
+    per = Interval(*(np.concatenate([getattr(p, s) for p in parts]) for s in ("lower", "upper")))
+    squares = total(per)
+    sums = squares.upper[:, None] + squares.upper
+    table = sums - 2 * (wide @ wide.T) + 4 * sum_error(w.shape[1] + 4, np.float64) * sums
+    outer = domain.spread(domain.outer)
+    device = Device(
+        SphereProduct(domain.blocks, jnp.asarray(domain.inner), jnp.asarray(domain.outer)),
+        jnp.asarray(w),
+        jnp.asarray(squares.upper / 2, jnp.float32),
+        jnp.asarray(_narrow_up(np.sqrt(squares.upper))),
+        jnp.asarray(_narrow_up(np.sqrt(np.maximum(table, 0)))),
+        jnp.asarray(members),
+        jnp.asarray(labels),
+    )
+    lengths = up(np.sqrt(per.upper))
+    largest = float(total(exact(outer) * outer).upper)
+    return Prepared(domain, w, labels, members, squares, lengths, largest, device)
+
+
+def scores(prepared: Prepared, z: Float[np.ndarray, "n d"]) -> Scores:
+    """Bounds of the scores of all prototypes, from one matrix product in float32."""
+    lower, upper = (np.empty((len(z), len(prepared.labels)), np.float32) for _ in range(2))
+    for part in blocks(len(z), ROWS):
+        found = _scores(jnp.asarray(padded(z[part], ROWS)), prepared.device)
+        count = part.stop - part.start
+        lower[part], upper[part] = (np.asarray(v)[:count] for v in found)
+    return Scores(lower, upper)
+
+
+@jax.jit
+def _scores(
+    z: Float[Array, "B d"], device: Device
+) -> tuple[Float[Array, "B K"], Float[Array, "B K"]]:
+    """Lower and upper bounds. Sums of few numbers round less: coordinates are taken in groups."""
+    w, d = device.prototypes, z.shape[1]
+    count = -(-d // GROUP)
+    spare = ((0, 0), (0, count * GROUP - d))
+    grouped = (jnp.pad(x, spare).reshape(len(x), count, GROUP).swapaxes(0, 1) for x in (z, w))
+
+    def add(sums: Array, pair: tuple[Array, Array]) -> tuple[Array, None]:
+        return sums + jnp.matmul(pair[0], pair[1].T, precision=jax.lax.Precision.HIGHEST), None
+
+    products, _ = jax.lax.scan(add, jnp.zeros((len(z), len(w)), z.dtype), tuple(grouped))
+    size = jnp.sqrt(jnp.sum(jnp.sum(jnp.square(z).reshape(len(z), -1), axis=1, keepdims=True), 1))
+    size = size * (1 + sum_error(d + 4))
+    error = sum_error(GROUP + count + 4) * size[:, None] * device.size
+    error = error + float(jnp.finfo(z.dtype).eps) * device.half + d * float(2.0**-100)
+    value = products - device.half
+    error = error + float(jnp.finfo(z.dtype).eps) * (jnp.abs(products) + device.half)
+    return value - error, value + error
+
+
+@partial(jax.jit, static_argnames="tries")
+def _floors(
+    lower: Float[Array, "B K"],
+    upper: Float[Array, "B K"],
+    label: Int[Array, " B"],
+    device: Device,
+    tries: int,
+) -> tuple[Float[Array, "tries B K"], Int[Array, "tries B K"]]:
+    """The best half-space bounds of every rival, in order, and the own prototypes i of theirs.
+
+    They are infinite for own prototypes j, and minus infinity where there are fewer i than tries.
+    """
+    own = device.members[label]
+    need = jnp.take_along_axis(lower, own, axis=1)[:, :, None] - upper[:, None, :]
+    bound = need / device.table[own]
+    eps = float(jnp.finfo(lower.dtype).eps)
+    bound = jnp.where(need > 0, bound * (1 - 8 * eps), jnp.minimum(bound, 0))
+    floors: list[Array] = []
+    members: list[Array] = []
+    place = jnp.arange(own.shape[1])[None, :, None]
+    for _ in range(tries):
+        best = jnp.argmax(bound, axis=1)
+        floors.append(jnp.max(bound, axis=1))
+        members.append(jnp.take_along_axis(own, best, axis=1))
+        # A member that repeats the first one to fill its class up is the same i.
+        same = own[:, :, None] == members[-1][:, None, :]
+        bound = jnp.where(same | (place == best[:, None]), -jnp.inf, bound)
+    foreign = device.labels != label[:, None]
+    return jnp.where(foreign, jnp.stack(floors), jnp.inf), jnp.stack(members)
+
+
+class _Pairs(NamedTuple):
+    """Pairs to be searched: row of the point, own and rival prototype, and where to begin."""
+
+    row: Int[Array, " Q"]
+    i: Int[Array, " Q"]
+    j: Int[Array, " Q"]
+    floor: Float[Array, " Q"]
+    target: Float[Array, " Q"]
+
+
+@jax.jit
+def _evaluate(
+    z: Float[Array, "B d"], pairs: _Pairs, device: Device
+) -> tuple[Float[Array, " Q"], Float[Array, " Q"]]:
+    """The best multiplier of each pair, and a lower bound of F there that rounding respects."""
+    domain = device.domain
+    eps = float(jnp.finfo(z.dtype).eps)
+    largest = max(size for _, size in domain.blocks)
+    relative = sum_error(largest + domain.groups + 16)
+    radii = jnp.sqrt(jnp.sum(jnp.square(domain.spread(domain.outer))))
+
+    def search(pair: _Pairs) -> tuple[Array, Array]:
+        at, v = z[pair.row], device.prototypes[pair.j] - device.prototypes[pair.i]
+        beta = 2 * (device.half[pair.j] - device.half[pair.i])
+        length = device.table[pair.i, pair.j]
+        halves = device.half[pair.j] + device.half[pair.i]
+
+        def below(multiplier: Array) -> Dual:
+            f = dual(at, v, beta, multiplier, domain)
+            # Of the sums; of z + lambda v, in which the terms are Lipschitz; and of beta.
+            error = relative * f.size
+            error += 4.1 * eps * radii * (jnp.sqrt(f.size) + multiplier * length)
+            error += 4 * eps * multiplier * halves + 1e-15 * radii
+            return f._replace(value=f.value - error)
+
+        start = jnp.where(pair.floor > 0, 1.7 * pair.floor / length, 0)
+        found = ascend(
+            below, start, target=pair.target, tolerance=TOLERANCE, steps=STEPS
+        )
+        return found.multiplier, found.value
+
+    return jax.lax.map(search, pairs)
+
+
+def half_space_bounds(
+    prepared: Prepared,
+    z: Float[np.ndarray, "n d"],
+    labels: Int[np.ndarray, " n"],
+    found: Scores,
+    progress: Callable[[int], object] = lambda _: None,
+) -> Found:
+    """The bound of Lemma 2.9 on all of R^D (eq. 13).
+
+    Args:
+        prepared: the classifier.
+        z: n embedded images, float32 and finite.
+        labels: their classes.
+        found: their `scores`.
+        progress: called with numbers of points that are finished.
+
+    Returns:
+        The bounds.
+    """
+    return _bounds(prepared, z, labels, found, False, progress)
+
+
+def sphere_bounds(
+    prepared: Prepared,
+    z: Float[np.ndarray, "n d"],
+    labels: Int[np.ndarray, " n"],
+    found: Scores,
+    progress: Callable[[int], object] = lambda _: None,
+) -> Found:
+    """The same on the product of spheres (Prop. 3.1, corrected); arguments as before."""
+    return _bounds(prepared, z, labels, found, True, progress)
+
+
+def _bounds(
+    prepared: Prepared,
+    z: Float[np.ndarray, "n d"],
+    labels: Int[np.ndarray, " n"],
+    found: Scores,
+    spheres: bool,
+    progress: Callable[[int], object],
+) -> Found:
+    n, k = found.lower.shape
+    result = Found(np.zeros(n), np.full((n, 2), -1), np.zeros(n, int), np.zeros(n, int))
+    most = max(1, min(ROWS, TABLE // (prepared.members.shape[1] * k)))
+    size = min(1 << (most.bit_length() - 1), 1 << max(0, n - 1).bit_length())
+    for part in blocks(n, size):
+        search = _Search(prepared, padded(z[part], size), found, labels, part, spheres)
+        search.run()
+        count = part.stop - part.start
+        for whole, some in zip(result, search.result(), strict=True):
+            whole[part] = some[:count]
+        progress(count)
+    return result
+
+
+class _Search:
+    """Best-first search for a block of points.
+
+    Every rival j of a point has a key, a proved lower bound of its radius that only rises. The
+    rival of the smallest key is looked at more and more closely: with one own prototype after the
+    other on the device, then in float64; until the smallest key is as close as it gets.
+    """
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        z: Float[np.ndarray, "B d"],
+        found: Scores,
+        labels: Int[np.ndarray, " n"],
+        part: slice,
+        spheres: bool,
+    ) -> None:
+        self.prepared, self.z, self.spheres = prepared, z, spheres
+        self.count, size = part.stop - part.start, len(z)
+        lower, upper = (padded(v[part], size) for v in found)
+        label = padded(np.asarray(labels[part]), size)
+        tries = min(TRIES, prepared.members.shape[1])
+        floors = _floors(lower, upper, label, prepared.device, tries)
+        self.floors, self.members = (np.asarray(v) for v in floors)
+        self.device_z = jnp.asarray(z) if spheres else None
+        self.key = self.floors[0].astype(np.float64)
+        self.own = self.members[0].copy()
+        # How many own prototypes were tried on the device; a half-space needs none.
+        self.tried = np.full(self.key.shape, 0 if spheres else tries)
+        self.multiplier = np.zeros(self.key.shape, np.float32)
+        self.value = np.full(self.key.shape, -np.inf)
+        self.settled = ~np.isfinite(self.key)
+        self.evaluated, self.proved = np.zeros((2, size), int)
+
+    def run(self) -> None:
+        rows, breadth, tries = np.arange(self.count), 1, len(self.floors)
+        while len(rows):
+            leader = np.argmin(self.key[rows], axis=1)
+            going = ~self.settled[rows, leader]
+            rows, leader = rows[going], leader[going]
+            # A rival whose half-space bound is not positive is as good as tied: float64 will tell.
+            rough = self.tried[rows, leader] < tries
+            rough &= self.floors[self.tried[rows, leader].clip(max=tries - 1), rows, leader] > 0
+            if rough.any():
+                self._search(*self._lowest(rows[rough], breadth))
+                breadth = min(2 * breadth, 8)
+            self._prove(rows[~rough], leader[~rough])
+
+    def result(self) -> Found:
+        rows = np.arange(len(self.key))
+        j = np.argmin(self.key, axis=1)
+        radius = self.key[rows, j]
+        pair = np.stack([self.own[rows, j], j], axis=1)
+        pair[np.isinf(radius)] = -1
+        return Found(np.maximum(radius, 0.0), pair, self.evaluated, self.proved)
+
+    def _lowest(self, rows: Rows, breadth: int) -> tuple[Rows, Rows]:
+        """Of each row the few rivals of the smallest keys that may be the minimum."""
+        key, tried = self.key[rows], self.tried[rows]
+        done = tried == len(self.floors)
+        ceiling = np.min(np.where(done, key, np.inf), axis=1, keepdims=True)
+        open_ = np.where(done | (key >= ceiling), np.inf, key)
+        breadth = min(breadth, key.shape[1] - 1)
+        chosen = np.argpartition(open_, breadth - 1, axis=1)[:, :breadth]
+        index, place = np.nonzero(np.take_along_axis(open_, chosen, axis=1) < np.inf)
+        return rows[index], chosen[index, place]
+
+    def _search(self, row: Rows, j: Rows) -> None:
+        """Try one more own prototype for each pair, on the device."""
+        turn = self.tried[row, j]
+        floor, i = self.floors[turn, row, j], self.members[turn, row, j]
+        done = self.tried[row] == len(self.floors)
+        target = np.min(np.where(done, self.key[row], np.inf), axis=1) ** 2
+        assert self.device_z is not None
+        multiplier, value = np.zeros((2, len(row)), np.float32)
+        for part, index in queued(np.arange(len(row))):
+            (at,) = index
+            pairs = _Pairs(
+                *(v[at] for v in (row, i, j)),
+                floor[at].astype(np.float32),
+                target[at].astype(np.float32),
+            )
+            found = _evaluate(self.device_z, pairs, self.prepared.device)
+            multiplier[part], value[part] = (np.asarray(v)[: len(part)] for v in found)
+        better = value > self.value[row, j]
+        at = row[better], j[better]
+        self.value[at], self.multiplier[at] = value[better], multiplier[better]
+        self.own[at] = i[better]
+        bound = rounding.sqrt(exact(np.fmax(value, 0.0))).lower
+        bound[value > self.prepared.largest * 2.1] = np.inf  # farther than any point is
+        self.key[row, j] = np.fmax(self.key[row, j], bound)
+        self.settled[row, j] |= np.isinf(self.key[row, j])
+        self.tried[row, j] += 1
+        np.add.at(self.evaluated, row, 1)
+
+    def _prove(self, row: Rows, j: Rows) -> None:
+        """Evaluate the bounds of pairs in float64."""
+        for part in blocks(len(row), PAIRS):
+            at = row[part], j[part]
+            i, multiplier = self.own[at], self.multiplier[at].astype(np.float64)
+            z = self.z[row[part]].astype(np.float64)
+            if (multiplier > 0).all():
+                radius = _sphere_proof(self.prepared, z, i, j[part], multiplier)
+            else:
+                radius = _plane_proof(self.prepared, z, i, j[part])
+            self.key[at] = np.fmax(self.key[at], radius)
+        self.settled[row, j] = True
+        np.add.at(self.proved, row, 1)
+
+
+def _sphere_proof(
+    prepared: Prepared,
+    z: Float[np.ndarray, "n d"],
+    i: Rows,
+    j: Rows,
+    multiplier: Float[np.ndarray, " n"],
+) -> Float[np.ndarray, " n"]:
+    domain = prepared.domain
+    ahead = prepared.prototypes[j].astype(np.float64)
+    ahead -= prepared.prototypes[i]
+    ahead *= multiplier[:, None]
+    ahead += z
+    squares = group_squares(z, domain)
+    normal = up(prepared.lengths[i] + prepared.lengths[j])
+    beta = prepared.squares[j] - prepared.squares[i]
+    value = dual_bound(ahead, squares, normal, beta, multiplier, domain)
+    # No point of the domain is farther: all coordinates are at least 0.
+    farthest = (total(squares) + prepared.largest).upper
+    radius = rounding.sqrt(exact(np.maximum(value, 0.0))).lower
+    return np.where(value > farthest, np.inf, radius)
+
+
+def _plane_proof(
+    prepared: Prepared, z: Float[np.ndarray, "n d"], i: Rows, j: Rows
+) -> Float[np.ndarray, " n"]:
+    w_i, w_j = (prepared.prototypes[k].astype(np.float64) for k in (i, j))
+    v = w_j - w_i
+    size = up(np.sqrt(up(np.einsum("nd,nd->n", v, v) * (1 + sum_error(v.shape[1] + 4, np.float64)))))
+    terms = v * ((w_i - z) + (w_j - z))
+    slack = sum_error(v.shape[1] + 8, np.float64) * np.abs(terms).sum(axis=1)
+    # What cancels in a sum of two differences is not in its terms.
+    slack += 2.0**-50 * np.einsum("nd,nd->n", np.abs(v), np.abs(z) + np.abs(w_i) + np.abs(w_j))
+    need = down(down(terms.sum(axis=1) - slack * (1 + 1e-9)) / 2)
+    return np.where(need > 0, down(need / np.where(size > 0, size, 1)), 0.0)
+
+
+def _narrow_up(x: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+    """Numbers in float32, at least as large and positive."""
+    return (x * (1 + 2.0**-22)).astype(np.float32) + np.float32(2.0**-100)
+
+
+def certainly(found: Scores, labels: Int[np.ndarray, " K"], count: int) -> tuple[
+    Int[np.ndarray, " n"], Bool[np.ndarray, " n"]
+]:
+    """The class of the nearest prototype, and whether that is certain and no tie.
+
+    Args:
+        found: the scores of n points.
+        labels: the class of each prototype.
+        count: the number of classes.
+
+    Returns:
+        The classes by their indices, and whether rounding cannot matter.
+    """
+    masks = [labels == c for c in range(count)]
+    lower = np.stack([found.lower[:, mask].max(axis=1) for mask in masks], axis=1)
+    upper = np.stack([found.upper[:, mask].max(axis=1) for mask in masks], axis=1)
+    rows, best = np.arange(len(lower)), np.argmax(lower, axis=1)
+    others = upper.copy()
+    others[rows, best] = -np.inf
+    return best, lower[rows, best] > others.max(axis=1)
