@@ -46,7 +46,7 @@ def as_float64(domain: SphereProduct) -> SphereProduct:
 
 @np.errstate(all="ignore")
 def dual_bound(
-    ahead: Rows,
+    ahead: Interval,
     squares: Interval,
     normal: Groups,
     beta: Interval,
@@ -56,8 +56,8 @@ def dual_bound(
     r"""Lower bounds of $F(\lambda)$ in exact arithmetic.
 
     Args:
-        ahead: $z + \lambda v$ as computed in float64 by one product and two sums; it is
-            overwritten.
+        ahead: (n, G) the squared norms of the groups of $(z + \lambda v)^+$, as computed in
+            float64 by one product and two sums.
         squares: (n, G) the squared norms of the groups of z.
         normal: (n, G) upper bounds of the norms of the groups of v.
         beta: (n,) the differences of the prototypes' squared norms.
@@ -67,9 +67,8 @@ def dual_bound(
     Returns:
         The bounds; minus infinity where nothing is known.
     """
-    np.maximum(ahead, 0.0, out=ahead)
     moved = up(np.sqrt(squares.upper)) + up(multiplier[:, None] * normal)
-    h = up(up(np.sqrt(group_squares(ahead, domain).upper)) + up(STEP * moved + TINY))
+    h = up(up(np.sqrt(ahead.upper)) + up(STEP * moved + TINY))
     t = np.clip(h, domain.spread(domain.inner), domain.spread(domain.outer))
     phi = np.minimum((exact(t) * (exact(t) - exact(h) * 2.0)).lower, 0.0)
     value = (total(squares + phi) + exact(multiplier) * beta).lower
@@ -87,12 +86,12 @@ def spheres(z: Rows, w_i: Rows, w_j: Rows, *, q: float, domain: SphereProduct) -
     start = first_multiplier(need, np.sum(v * v, axis=-1))
     start = np.where(np.isfinite(start), start, 0.0)
     middle = (beta.lower + beta.upper) / 2
-    found = ascend(
-        lambda t: dual(z, v, middle, t, domain), start, tolerance=float(np.finfo(np.float64).eps)
-    )
+    size = np.sum(z * z, axis=-1)
+    eps = float(np.finfo(np.float64).eps)
+    found = ascend(lambda t: dual(z, v, size, middle, t, domain), start, tolerance=eps)
     largest = np.maximum(abs(normal).upper, 0.0)
     length = up(np.sqrt(group_squares(largest, domain).upper))
-    ahead = z + found.multiplier[:, None] * v
+    ahead = group_squares(np.maximum(z + found.multiplier[:, None] * v, 0.0), domain)
     squares = group_squares(z, domain)
     value = dual_bound(ahead, squares, length, beta, found.multiplier, domain)
     plane = proofs.l2(z, w_i, w_j, q=q, domain=Unbounded())

@@ -45,13 +45,14 @@ class Dual(NamedTuple):
     size: Any
 
 
-def dual(z: Any, v: Any, beta: Any, multiplier: Any, domain: SphereProduct) -> Dual:
+def dual(z: Any, v: Any, square: Any, beta: Any, multiplier: Any, domain: SphereProduct) -> Dual:
     """F and its derivatives, on arrays of JAX or NumPy.
 
     Args:
         z: (..., d) points.
         v: (..., d) differences of the rival and the own prototype.
-        beta: (...) differences of their squared norms.
+        square: (...) the points' squared norms.
+        beta: (...) differences of the prototypes' squared norms.
         multiplier: (...) numbers, at least 0.
         domain: the product of spheres.
 
@@ -59,8 +60,8 @@ def dual(z: Any, v: Any, beta: Any, multiplier: Any, domain: SphereProduct) -> D
         The values, (...).
     """
     xp = z.__array_namespace__()
-    value, slope, curvature = beta * multiplier, beta, xp.zeros_like(beta)
-    size = abs(value)
+    value, slope, curvature = square + beta * multiplier, beta, xp.zeros_like(beta)
+    size = square + abs(beta * multiplier)
     scale = multiplier[..., None, None]
     blocks = zip(domain.split(z), domain.split(v), domain.inner, domain.outer, strict=True)
     for at, way, inner, outer in blocks:
@@ -68,7 +69,6 @@ def dual(z: Any, v: Any, beta: Any, multiplier: Any, domain: SphereProduct) -> D
         norm = _root(xp, xp.sum(ahead * ahead, axis=-1))
         pull = xp.sum(ahead * way, axis=-1)
         speed = xp.sum(xp.where(ahead > 0, way * way, 0), axis=-1)
-        square = xp.sum(at * at, axis=-1)
         t = xp.clip(norm, inner, outer)
         active = 2 * norm > t
         per = xp.where(active, t / xp.where(norm > 0, norm, 1), 0)
@@ -76,10 +76,10 @@ def dual(z: Any, v: Any, beta: Any, multiplier: Any, domain: SphereProduct) -> D
         across = pull * pull / xp.where(norm > 0, norm * norm, 1)
         free = (norm > inner) & (norm < outer)
         turn = xp.where(free, speed, per * xp.maximum(speed - across, 0))
-        value = value + xp.sum(square + xp.where(active, t * (t - 2 * norm), 0), axis=-1)
+        value = value + xp.sum(xp.where(active, t * (t - 2 * norm), 0), axis=-1)
         slope = slope - 2 * xp.sum(per * pull, axis=-1)
         curvature = curvature - 2 * xp.sum(xp.where(active, turn, 0), axis=-1)
-        size = size + xp.sum(square + t * (t + 2 * norm), axis=-1)
+        size = size + xp.sum(t * (t + 2 * norm), axis=-1)
     return Dual(value, slope, curvature, size)
 
 
@@ -164,9 +164,7 @@ def ascend(
     nothing = Ascent(zero, xp.full_like(start, -xp.inf), zero, xp.full_like(start, xp.inf), zero)
     state = _State(nothing, zero, start, 0, ~(start > 0))
     if isinstance(start, jax.Array):
-        return lax.while_loop(
-            lambda s: ~xp.all(s.done) & (s.turn < steps), advance, state
-        ).best
+        return lax.while_loop(lambda s: ~xp.all(s.done) & (s.turn < steps), advance, state).best
     while not xp.all(state.done) and state.turn < steps:
         state = advance(state)
     return state.best
@@ -204,13 +202,13 @@ def rho(z: Vector, w_i: Vector, w_j: Vector, *, q: float, domain: SphereProduct)
     del q
     v = w_j - w_i
     terms = v * (w_i + w_j)
-    beta, square = jnp.sum(terms), jnp.sum(v * v)
+    beta, square, total = jnp.sum(terms), jnp.sum(v * v), jnp.sum(z * z)
     need = jnp.sum(v * ((w_i - z) + (w_j - z))) / 2
-    points = lax.stop_gradient((z, v, beta))
+    points = lax.stop_gradient((z, v, total, beta))
     start = lax.stop_gradient(first_multiplier(need, square))
     eps = float(jnp.finfo(z.dtype).eps)
     found = ascend(lambda t: dual(*points, t, domain), start, tolerance=eps)
-    value = dual(z, v, beta, found.multiplier, domain).value
+    value = dual(z, v, total, beta, found.multiplier, domain).value
     plane = jnp.where(square > 0, need / jnp.sqrt(jnp.where(square > 0, square, 1)), 0)
     radius = jnp.maximum(_root(jnp, value), plane)
     reached = 2 * reach(v, domain) >= beta - 8 * eps * jnp.sum(jnp.abs(terms))

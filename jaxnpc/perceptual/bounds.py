@@ -11,7 +11,6 @@ rounding can have added; what is left is evaluated in float64 on the host.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -34,7 +33,7 @@ GROUP = 512  # coordinates added up at a time: blocks of sums round less
 TRIES = 2  # own prototypes whose bound is computed for a rival, before it counts
 STEPS = 12  # evaluations of F for a pair, at most
 TOLERANCE = 1e-5  # the relative gain of F at which the search for a multiplier ends
-PAIRS = 4  # pairs whose proofs are computed together: such arrays stay in a core's cache
+PAIRS = 8  # pairs whose proofs are computed together: such arrays stay in a core's cache
 
 Rows = Int[np.ndarray, " P"]
 
@@ -50,6 +49,7 @@ class Prepared:
         members: for each class the indices of its prototypes, all of one length: the first repeats.
         squares: enclosures of the squared norms of the prototypes.
         lengths: upper bounds of the norms of their groups.
+        apart: upper bounds of the distances between prototypes, float32.
         largest: an upper bound of the squared norm of a point of the domain.
         device: what the device needs.
     """
@@ -60,6 +60,7 @@ class Prepared:
     members: Int[np.ndarray, "C own"]
     squares: Interval
     lengths: Float[np.ndarray, "K G"]
+    apart: Float[np.ndarray, "K K"]
     largest: float
     device: "Device"
 
@@ -70,18 +71,20 @@ class Device(NamedTuple):
     Attributes:
         domain: the product of spheres.
         prototypes: the prototypes.
+        grouped: the same, `GROUP` coordinates at a time, filled up with zeros.
         half: half the squared norms of the prototypes.
         size: upper bounds of their norms.
-        table: upper bounds of the distances between them.
+        apart: upper bounds of the distances between them.
         members: the members of each class.
         labels: the class of each.
     """
 
     domain: SphereProduct
     prototypes: Float[Array, "K d"]
+    grouped: Float[Array, "parts K group"]
     half: Float[Array, " K"]
     size: Float[Array, " K"]
-    table: Float[Array, "K K"]
+    apart: Float[Array, "K K"]
     members: Int[Array, "C own"]
     labels: Int[Array, " K"]
 
@@ -139,19 +142,21 @@ def prepare(classifier: PrototypeClassifier, domain: SphereProduct) -> Prepared:
     squares = total(per)
     sums = squares.upper[:, None] + squares.upper
     table = sums - 2 * (wide @ wide.T) + 4 * sum_error(w.shape[1] + 4, np.float64) * sums
+    apart = _narrow_up(np.sqrt(np.maximum(table, 0)))
     outer = domain.spread(domain.outer)
     device = Device(
         SphereProduct(domain.blocks, jnp.asarray(domain.inner), jnp.asarray(domain.outer)),
         jnp.asarray(w),
+        _grouped(jnp.asarray(w)),
         jnp.asarray(squares.upper / 2, jnp.float32),
         jnp.asarray(_narrow_up(np.sqrt(squares.upper))),
-        jnp.asarray(_narrow_up(np.sqrt(np.maximum(table, 0)))),
+        jnp.asarray(apart),
         jnp.asarray(members),
         jnp.asarray(labels),
     )
     lengths = up(np.sqrt(per.upper))
     largest = float(total(exact(outer) * outer).upper)
-    return Prepared(domain, w, labels, members, squares, lengths, largest, device)
+    return Prepared(domain, w, labels, members, squares, lengths, apart, largest, device)
 
 
 def scores(prepared: Prepared, z: Float[np.ndarray, "n d"]) -> Scores:
@@ -169,53 +174,35 @@ def _scores(
     z: Float[Array, "B d"], device: Device
 ) -> tuple[Float[Array, "B K"], Float[Array, "B K"]]:
     """Lower and upper bounds. Sums of few numbers round less: coordinates are taken in groups."""
-    w, d = device.prototypes, z.shape[1]
-    count = -(-d // GROUP)
-    spare = ((0, 0), (0, count * GROUP - d))
-    grouped = (jnp.pad(x, spare).reshape(len(x), count, GROUP).swapaxes(0, 1) for x in (z, w))
+    eps, (count, k, _) = float(jnp.finfo(z.dtype).eps), device.grouped.shape
 
     def add(sums: Array, pair: tuple[Array, Array]) -> tuple[Array, None]:
         return sums + jnp.matmul(pair[0], pair[1].T, precision=jax.lax.Precision.HIGHEST), None
 
-    products, _ = jax.lax.scan(add, jnp.zeros((len(z), len(w)), z.dtype), tuple(grouped))
-    size = jnp.sqrt(jnp.sum(jnp.sum(jnp.square(z).reshape(len(z), -1), axis=1, keepdims=True), 1))
-    size = size * (1 + sum_error(d + 4))
+    products, _ = jax.lax.scan(add, jnp.zeros((len(z), k), z.dtype), (_grouped(z), device.grouped))
+    size = jnp.sqrt(jnp.sum(jnp.square(z), axis=1)) * (1 + sum_error(z.shape[1] + 4))
     error = sum_error(GROUP + count + 4) * size[:, None] * device.size
-    error = error + float(jnp.finfo(z.dtype).eps) * device.half + d * float(2.0**-100)
-    value = products - device.half
-    error = error + float(jnp.finfo(z.dtype).eps) * (jnp.abs(products) + device.half)
-    return value - error, value + error
+    # Rounding the half squares, the difference, and what underflows.
+    error += eps * (jnp.abs(products) + 2 * device.half) + z.shape[1] * 2.0**-100
+    return products - device.half - error, products - device.half + error
 
 
-@partial(jax.jit, static_argnames="tries")
+def _grouped(x: Float[Array, "n d"]) -> Float[Array, "parts n group"]:
+    count = -(-x.shape[1] // GROUP)
+    x = jnp.pad(x, ((0, 0), (0, count * GROUP - x.shape[1])))
+    return x.reshape(len(x), count, GROUP).swapaxes(0, 1)
+
+
+@jax.jit
 def _floors(
-    lower: Float[Array, "B K"],
-    upper: Float[Array, "B K"],
-    label: Int[Array, " B"],
-    device: Device,
-    tries: int,
-) -> tuple[Float[Array, "tries B K"], Int[Array, "tries B K"]]:
-    """The best half-space bounds of every rival, in order, and the own prototypes i of theirs.
-
-    They are infinite for own prototypes j, and minus infinity where there are fewer i than tries.
-    """
+    lower: Float[Array, "B K"], upper: Float[Array, "B K"], label: Int[Array, " B"], device: Device
+) -> Float[Array, "B K"]:
+    """The half-space bounds of every rival, the best over i; infinite for own prototypes."""
     own = device.members[label]
     need = jnp.take_along_axis(lower, own, axis=1)[:, :, None] - upper[:, None, :]
-    bound = need / device.table[own]
-    eps = float(jnp.finfo(lower.dtype).eps)
-    bound = jnp.where(need > 0, bound * (1 - 8 * eps), jnp.minimum(bound, 0))
-    floors: list[Array] = []
-    members: list[Array] = []
-    place = jnp.arange(own.shape[1])[None, :, None]
-    for _ in range(tries):
-        best = jnp.argmax(bound, axis=1)
-        floors.append(jnp.max(bound, axis=1))
-        members.append(jnp.take_along_axis(own, best, axis=1))
-        # A member that repeats the first one to fill its class up is the same i.
-        same = own[:, :, None] == members[-1][:, None, :]
-        bound = jnp.where(same | (place == best[:, None]), -jnp.inf, bound)
-    foreign = device.labels != label[:, None]
-    return jnp.where(foreign, jnp.stack(floors), jnp.inf), jnp.stack(members)
+    bound = jnp.max(need / device.apart[own], axis=1)
+    bound = bound - 8 * float(jnp.finfo(lower.dtype).eps) * jnp.abs(bound)
+    return jnp.where(device.labels != label[:, None], bound, jnp.inf)
 
 
 class _Pairs(NamedTuple):
@@ -230,23 +217,28 @@ class _Pairs(NamedTuple):
 
 @jax.jit
 def _evaluate(
-    z: Float[Array, "B d"], pairs: _Pairs, device: Device
-) -> tuple[Float[Array, " Q"], Float[Array, " Q"]]:
-    """The best multiplier of each pair, and a lower bound of F there that rounding respects."""
+    z: Float[Array, "B d"], pairs: _Pairs, count: Int[Array, ""], device: Device
+) -> Float[Array, "2 Q"]:
+    """The best multiplier of the first `count` pairs, and a rigorous lower bound of F there.
+
+    One pair after the other: its arrays stay in a core's cache, and it takes the steps it needs.
+    """
     domain = device.domain
     eps = float(jnp.finfo(z.dtype).eps)
     largest = max(size for _, size in domain.blocks)
     relative = sum_error(largest + domain.groups + 16)
     radii = jnp.sqrt(jnp.sum(jnp.square(domain.spread(domain.outer))))
 
-    def search(pair: _Pairs) -> tuple[Array, Array]:
+    def search(k: Array, found: Array) -> Array:
+        pair = _Pairs(*(column[k] for column in pairs))
         at, v = z[pair.row], device.prototypes[pair.j] - device.prototypes[pair.i]
+        square = jnp.sum(jnp.stack([jnp.sum(jnp.sum(p * p, -1)) for p in domain.split(at)]))
         beta = 2 * (device.half[pair.j] - device.half[pair.i])
-        length = device.table[pair.i, pair.j]
+        length = device.apart[pair.i, pair.j]
         halves = device.half[pair.j] + device.half[pair.i]
 
         def below(multiplier: Array) -> Dual:
-            f = dual(at, v, beta, multiplier, domain)
+            f = dual(at, v, square, beta, multiplier, domain)
             # Of the sums; of z + lambda v, in which the terms are Lipschitz; and of beta.
             error = relative * f.size
             error += 4.1 * eps * radii * (jnp.sqrt(f.size) + multiplier * length)
@@ -254,12 +246,10 @@ def _evaluate(
             return f._replace(value=f.value - error)
 
         start = jnp.where(pair.floor > 0, 1.7 * pair.floor / length, 0)
-        found = ascend(
-            below, start, target=pair.target, tolerance=TOLERANCE, steps=STEPS
-        )
-        return found.multiplier, found.value
+        best = ascend(below, start, target=pair.target, tolerance=TOLERANCE, steps=STEPS)
+        return found.at[:, k].set(jnp.stack([best.multiplier, best.value]))
 
-    return jax.lax.map(search, pairs)
+    return jax.lax.fori_loop(0, count, search, jnp.zeros((2, len(pairs.row)), z.dtype))
 
 
 def half_space_bounds(
@@ -338,28 +328,27 @@ class _Search:
         self.count, size = part.stop - part.start, len(z)
         lower, upper = (padded(v[part], size) for v in found)
         label = padded(np.asarray(labels[part]), size)
-        tries = min(TRIES, prepared.members.shape[1])
-        floors = _floors(lower, upper, label, prepared.device, tries)
-        self.floors, self.members = (np.asarray(v) for v in floors)
+        self.lower, self.upper, self.label = lower, upper, label
+        self.tries = min(TRIES, prepared.members.shape[1])
+        self.floor = np.asarray(_floors(lower, upper, label, prepared.device))
         self.device_z = jnp.asarray(z) if spheres else None
-        self.key = self.floors[0].astype(np.float64)
-        self.own = self.members[0].copy()
+        self.key = self.floor.astype(np.float64)
+        self.own = np.full(self.key.shape, -1)
         # How many own prototypes were tried on the device; a half-space needs none.
-        self.tried = np.full(self.key.shape, 0 if spheres else tries)
+        self.tried = np.full(self.key.shape, 0 if spheres else self.tries)
         self.multiplier = np.zeros(self.key.shape, np.float32)
         self.value = np.full(self.key.shape, -np.inf)
         self.settled = ~np.isfinite(self.key)
         self.evaluated, self.proved = np.zeros((2, size), int)
 
     def run(self) -> None:
-        rows, breadth, tries = np.arange(self.count), 1, len(self.floors)
+        rows, breadth = np.arange(self.count), 1
         while len(rows):
             leader = np.argmin(self.key[rows], axis=1)
             going = ~self.settled[rows, leader]
             rows, leader = rows[going], leader[going]
             # A rival whose half-space bound is not positive is as good as tied: float64 will tell.
-            rough = self.tried[rows, leader] < tries
-            rough &= self.floors[self.tried[rows, leader].clip(max=tries - 1), rows, leader] > 0
+            rough = (self.tried[rows, leader] < self.tries) & (self.floor[rows, leader] > 0)
             if rough.any():
                 self._search(*self._lowest(rows[rough], breadth))
                 breadth = min(2 * breadth, 8)
@@ -376,7 +365,7 @@ class _Search:
     def _lowest(self, rows: Rows, breadth: int) -> tuple[Rows, Rows]:
         """Of each row the few rivals of the smallest keys that may be the minimum."""
         key, tried = self.key[rows], self.tried[rows]
-        done = tried == len(self.floors)
+        done = tried == self.tries
         ceiling = np.min(np.where(done, key, np.inf), axis=1, keepdims=True)
         open_ = np.where(done | (key >= ceiling), np.inf, key)
         breadth = min(breadth, key.shape[1] - 1)
@@ -384,23 +373,33 @@ class _Search:
         index, place = np.nonzero(np.take_along_axis(open_, chosen, axis=1) < np.inf)
         return rows[index], chosen[index, place]
 
+    def _ranked(
+        self, row: Rows, j: Rows, rank: Int[np.ndarray, " P"]
+    ) -> tuple[Rows, Float[np.ndarray, " P"]]:
+        """The own prototype of that rank by the half-space bound, and that bound, for each pair."""
+        own = self.prepared.members[self.label[row]]
+        need = self.lower[row[:, None], own] - self.upper[row, j][:, None]
+        bound = need / self.prepared.apart[own, j[:, None]]
+        # Members that repeat the first one to fill their class up come last.
+        bound[:, 1:][own[:, 1:] == own[:, :1]] = -np.inf
+        place = np.argsort(-bound, axis=1)[np.arange(len(row)), rank]
+        at = np.arange(len(row)), place
+        return own[at], np.maximum(bound[at], np.float32(0))
+
     def _search(self, row: Rows, j: Rows) -> None:
         """Try one more own prototype for each pair, on the device."""
-        turn = self.tried[row, j]
-        floor, i = self.floors[turn, row, j], self.members[turn, row, j]
-        done = self.tried[row] == len(self.floors)
+        i, floor = self._ranked(row, j, self.tried[row, j])
+        done = self.tried[row] == self.tries
         target = np.min(np.where(done, self.key[row], np.inf), axis=1) ** 2
         assert self.device_z is not None
         multiplier, value = np.zeros((2, len(row)), np.float32)
+        self.own[row, j] = np.where(self.own[row, j] < 0, i, self.own[row, j])
         for part, index in queued(np.arange(len(row))):
             (at,) = index
-            pairs = _Pairs(
-                *(v[at] for v in (row, i, j)),
-                floor[at].astype(np.float32),
-                target[at].astype(np.float32),
-            )
-            found = _evaluate(self.device_z, pairs, self.prepared.device)
-            multiplier[part], value[part] = (np.asarray(v)[: len(part)] for v in found)
+            limits = floor[at], target[at].astype(np.float32)
+            pairs = _Pairs(row[at], i[at], j[at], *map(jnp.asarray, limits))
+            found = _evaluate(self.device_z, pairs, len(part), self.prepared.device)
+            multiplier[part], value[part] = np.asarray(found)[:, : len(part)]
         better = value > self.value[row, j]
         at = row[better], j[better]
         self.value[at], self.multiplier[at] = value[better], multiplier[better]
@@ -414,53 +413,63 @@ class _Search:
 
     def _prove(self, row: Rows, j: Rows) -> None:
         """Evaluate the bounds of pairs in float64."""
-        for part in blocks(len(row), PAIRS):
-            at = row[part], j[part]
-            i, multiplier = self.own[at], self.multiplier[at].astype(np.float64)
-            z = self.z[row[part]].astype(np.float64)
-            if (multiplier > 0).all():
-                radius = _sphere_proof(self.prepared, z, i, j[part], multiplier)
-            else:
-                radius = _plane_proof(self.prepared, z, i, j[part])
-            self.key[at] = np.fmax(self.key[at], radius)
+        if not len(row):
+            return
+        new = self.own[row, j] < 0
+        self.own[row[new], j[new]] = self._ranked(row[new], j[new], np.zeros(new.sum(), int))[0]
+        steep = self.multiplier[row, j] > 0
+        for some, proof in ((steep, self._sphere_proof), (~steep, self._plane_proof)):
+            at = row[some], j[some]
+            if len(at[0]):
+                self.key[at] = np.fmax(self.key[at], proof(*at))
         self.settled[row, j] = True
         np.add.at(self.proved, row, 1)
 
+    def _sphere_proof(self, row: Rows, j: Rows) -> Float[np.ndarray, " P"]:
+        prepared, domain = self.prepared, self.prepared.domain
+        i, multiplier = self.own[row, j], self.multiplier[row, j].astype(np.float64)
+        sums: list[Interval] = []
+        for part in blocks(len(row), PAIRS):
+            z = self.z[row[part]].astype(np.float64)
+            ahead = prepared.prototypes[j[part]].astype(np.float64)
+            ahead -= prepared.prototypes[i[part]]
+            ahead *= multiplier[part, None]
+            ahead += z
+            np.maximum(ahead, 0.0, out=ahead)
+            sums.append(group_squares(np.stack([z, ahead]), domain))
+        lower, upper = (
+            np.concatenate([getattr(s, e) for s in sums], 1) for e in ("lower", "upper")
+        )
+        squares, ahead = (Interval(lower[k], upper[k]) for k in (0, 1))
+        normal = up(prepared.lengths[i] + prepared.lengths[j])
+        beta = prepared.squares[j] - prepared.squares[i]
+        value = dual_bound(ahead, squares, normal, beta, multiplier, domain)
+        # No point of the domain is farther: all coordinates are at least 0.
+        farthest = (total(squares) + prepared.largest).upper
+        radius = rounding.sqrt(exact(np.maximum(value, 0.0))).lower
+        return np.where(value > farthest, np.inf, radius)
 
-def _sphere_proof(
-    prepared: Prepared,
-    z: Float[np.ndarray, "n d"],
-    i: Rows,
-    j: Rows,
-    multiplier: Float[np.ndarray, " n"],
+    def _plane_proof(self, row: Rows, j: Rows) -> Float[np.ndarray, " P"]:
+        i = self.own[row, j]
+        radius = np.empty(len(row))
+        for part in blocks(len(row), PAIRS):
+            pair = (self.prepared.prototypes[k[part]].astype(np.float64) for k in (i, j))
+            radius[part] = plane_bound(self.z[row[part]].astype(np.float64), *pair)
+        return radius
+
+
+def plane_bound(
+    z: Float[np.ndarray, "n d"], w_i: Float[np.ndarray, "n d"], w_j: Float[np.ndarray, "n d"]
 ) -> Float[np.ndarray, " n"]:
-    domain = prepared.domain
-    ahead = prepared.prototypes[j].astype(np.float64)
-    ahead -= prepared.prototypes[i]
-    ahead *= multiplier[:, None]
-    ahead += z
-    squares = group_squares(z, domain)
-    normal = up(prepared.lengths[i] + prepared.lengths[j])
-    beta = prepared.squares[j] - prepared.squares[i]
-    value = dual_bound(ahead, squares, normal, beta, multiplier, domain)
-    # No point of the domain is farther: all coordinates are at least 0.
-    farthest = (total(squares) + prepared.largest).upper
-    radius = rounding.sqrt(exact(np.maximum(value, 0.0))).lower
-    return np.where(value > farthest, np.inf, radius)
-
-
-def _plane_proof(
-    prepared: Prepared, z: Float[np.ndarray, "n d"], i: Rows, j: Rows
-) -> Float[np.ndarray, " n"]:
-    w_i, w_j = (prepared.prototypes[k].astype(np.float64) for k in (i, j))
-    v = w_j - w_i
-    size = up(np.sqrt(up(np.einsum("nd,nd->n", v, v) * (1 + sum_error(v.shape[1] + 4, np.float64)))))
-    terms = v * ((w_i - z) + (w_j - z))
-    slack = sum_error(v.shape[1] + 8, np.float64) * np.abs(terms).sum(axis=1)
+    """Lower bounds of the distance from the half-space of w_j, at least 0, by a-priori errors."""
+    v, d = w_j - w_i, z.shape[1]
+    size = np.einsum("nd,nd->n", v, v) * (1 + sum_error(d + 8, np.float64)) + d * 2.0**-1000
+    middle = (w_i - z) + (w_j - z)
+    slack = sum_error(d + 8, np.float64) * np.einsum("nd,nd->n", np.abs(v), np.abs(middle))
     # What cancels in a sum of two differences is not in its terms.
     slack += 2.0**-50 * np.einsum("nd,nd->n", np.abs(v), np.abs(z) + np.abs(w_i) + np.abs(w_j))
-    need = down(down(terms.sum(axis=1) - slack * (1 + 1e-9)) / 2)
-    return np.where(need > 0, down(need / np.where(size > 0, size, 1)), 0.0)
+    need = down(np.einsum("nd,nd->n", v, middle) - up(slack * (1 + 1e-9) + d * 2.0**-1000)) / 2
+    return np.where(need > 0, down(need / up(np.sqrt(up(size)))), 0.0)
 
 
 def _narrow_up(x: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
@@ -468,9 +477,9 @@ def _narrow_up(x: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
     return (x * (1 + 2.0**-22)).astype(np.float32) + np.float32(2.0**-100)
 
 
-def certainly(found: Scores, labels: Int[np.ndarray, " K"], count: int) -> tuple[
-    Int[np.ndarray, " n"], Bool[np.ndarray, " n"]
-]:
+def certainly(
+    found: Scores, labels: Int[np.ndarray, " K"], count: int
+) -> tuple[Int[np.ndarray, " n"], Bool[np.ndarray, " n"]]:
     """The class of the nearest prototype, and whether that is certain and no tie.
 
     Args:

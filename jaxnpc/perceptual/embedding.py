@@ -12,7 +12,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import jax
@@ -68,7 +67,8 @@ class Embedding:
 
     def __call__(self, images: Float[Array, "n h w 3"]) -> Float[Array, "n D"]:
         """The embeddings of images with values in [0, 1], not checked; see `check_images`."""
-        found = AlexNet(self.architecture, images.dtype).apply({"params": self.params}, images)
+        net: Any = AlexNet(self.architecture, images.dtype)
+        found: tuple[Array, ...] = net.apply({"params": self.params}, images)
         parts: list[Array] = []
         for l, g in enumerate(found):
             unit = unit_vectors(g, self.eps) * (1 / (g.shape[1] * g.shape[2])) ** 0.5
@@ -190,7 +190,7 @@ def check_images(
         ValueError: if the shape does not fit or a value lies outside [0, 1], naming it.
     """
     found = np.asarray(images)
-    if found.dtype not in (np.float32, np.float64):
+    if found.dtype.name not in ("float32", "float64"):
         raise TypeError(
             f"{name} has dtype {found.dtype}: give float32 values in [0, 1], bytes divided by 255"
         )
@@ -269,6 +269,6 @@ def lpips(embedding: Embedding, x: ArrayLike, y: ArrayLike) -> Float[np.ndarray,
     return found
 
 
-@partial(jax.jit)
+@jax.jit
 def _forward(embedding: Embedding, images: Float[Array, "n h w 3"]) -> Float[Array, "n D"]:
     return embedding(images)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import ml_dtypes
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Shaped
 
@@ -30,7 +30,7 @@ STORAGES: dict[str, Any] = {
     "DoubleStorage": np.float64,
     "FloatStorage": np.float32,
     "HalfStorage": np.float16,
-    "BFloat16Storage": ml_dtypes.bfloat16,
+    "BFloat16Storage": jnp.bfloat16,
     "LongStorage": np.int64,
     "IntStorage": np.int32,
     "ShortStorage": np.int16,
@@ -44,7 +44,7 @@ SAFETENSORS: dict[str, Any] = {
     "F64": np.float64,
     "F32": np.float32,
     "F16": np.float16,
-    "BF16": ml_dtypes.bfloat16,
+    "BF16": jnp.bfloat16,
     "I64": np.int64,
     "I32": np.int32,
     "I16": np.int16,
@@ -131,7 +131,7 @@ class _Tensor:
     def array(self, storages: Mapping[str, Shaped[np.ndarray, " n"]]) -> Shaped[np.ndarray, "..."]:
         """The numbers, copied."""
         data = storages[self.storage.key].view(self.storage.dtype)
-        numbers = (self.offset, *self.shape, *self.stride)
+        numbers: tuple[Any, ...] = (self.offset, *self.shape, *self.stride)
         if not all(isinstance(x, int) and x >= 0 for x in numbers):
             raise ValueError(f"a tensor has offset, shape and stride {numbers}")
         if len(self.shape) != len(self.stride):
@@ -254,6 +254,6 @@ def _safetensors(content: bytes) -> Tensors:
         start, stop = entry["data_offsets"]
         if not 0 <= start <= stop <= len(data):
             raise ValueError(f"{name} reaches beyond the file")
-        numbers = np.frombuffer(data[start:stop], SAFETENSORS[entry["dtype"]])
+        numbers = np.frombuffer(data[start:stop], np.dtype(SAFETENSORS[entry["dtype"]]))
         tensors[name] = numbers.reshape(entry["shape"]).copy()
     return tensors

@@ -164,7 +164,7 @@ def save_embedding(
     dtype: str = "float32",
     settings: Mapping[str, Any] | None = None,
 ) -> str:
-    """Write a metric as an npz file for [`load_embedding`][jaxnpc.perceptual.weights.load_embedding].
+    """Write a metric as an npz file, for `load_embedding`.
 
     Args:
         path: the file; it appears whole or not at all.
