@@ -90,6 +90,7 @@ class Ascent(NamedTuple):
         multiplier: the best one seen.
         value: F there.
         size: the size of its terms.
+        below: the largest multiplier seen at which F still rises, 0 if there is none.
         beyond: the least multiplier seen at which F no longer rises, infinite if there is none.
         steps: how many evaluations it took.
     """
@@ -97,13 +98,13 @@ class Ascent(NamedTuple):
     multiplier: Any
     value: Any
     size: Any
+    below: Any
     beyond: Any
     steps: Any
 
 
 class _State(NamedTuple):
     best: Ascent
-    low: Any
     trial: Any
     turn: Any
     done: Any
@@ -120,6 +121,7 @@ def ascend(
     """The maximum of a concave function on the positive numbers, to rounding or less.
 
     Newton's steps inside a bracket, whose middle is taken every third time and where they leave it.
+    It ends when concavity leaves no more to be gained.
 
     Args:
         function: a multiplier to F there, a batch; it must not capture values with gradients.
@@ -135,34 +137,42 @@ def ascend(
     limits = xp.finfo(start.dtype)
 
     def advance(state: _State) -> _State:
-        best, low, trial, turn, done = state
+        best, trial, turn, done = state
         f = function(trial)
         better = (f.value > best.value) & ~done
         rising = f.slope > 0
-        low = xp.where(rising & ~done, trial, low)
+        low = xp.where(rising & ~done, trial, best.below)
         high = xp.where(rising | done, best.beyond, trial)
         best = Ascent(
             xp.where(better, trial, best.multiplier),
             xp.where(better, f.value, best.value),
             xp.where(better, f.size, best.size),
+            low,
             high,
             best.steps + ~done,
         )
+        bounded = high < xp.inf
         bent = f.curvature < 0
         newton = trial - f.slope / xp.where(bent, f.curvature, -1)
-        bounded = high < xp.inf
+        inside = bent & (newton > low) & (newton < xp.minimum(high, 2 * GROWTH * trial))
         middle = xp.where(bounded, (low + xp.where(bounded, high, low)) / 2, GROWTH * trial)
-        good = bent & (newton > low) & (newton < xp.minimum(high, 2 * GROWTH * trial))
-        following = xp.where(good & ~(bounded & (turn % 3 == 2)), newton, middle)
-        gain = f.slope * f.slope  # twice the curvature times what a parabola still gains
-        settled = bent & (gain <= -2 * tolerance * f.curvature * abs(f.value))
-        closed = ~((following > low) & (following < high)) | (high - low <= 2 * limits.eps * high)
+        following = xp.where(inside & ~(bounded & (turn % 3 == 2)), newton, middle)
+        # Where a parabola would gain no more, look whether F, which has kinks, would: by concavity
+        # the slope times the distance to the other end of the bracket is all that it can gain.
+        enough = 2 * tolerance * abs(f.value)
+        steep = xp.where(f.slope == 0, 1, f.slope)
+        probe = trial + enough / steep
+        small = bent & (f.slope * f.slope <= -enough * f.curvature) & (f.slope != 0)
+        following = xp.where(small & (probe > low) & (probe < high), probe, following)
+        settled = abs(f.slope) * xp.where(rising, high - low, trial - low) <= 1.001 * enough
+        closed = bounded & (high - low <= 2 * limits.eps * high)
+        closed |= ~((following > low) & (following < high))
         stop = settled | closed | (best.value >= target) | (following > limits.max / 64)
-        return _State(best, low, xp.where(done, trial, following), turn + 1, done | stop)
+        return _State(best, xp.where(done, trial, following), turn + 1, done | stop)
 
     zero = xp.zeros_like(start)
-    nothing = Ascent(zero, xp.full_like(start, -xp.inf), zero, xp.full_like(start, xp.inf), zero)
-    state = _State(nothing, zero, start, 0, ~(start > 0))
+    least, most = xp.full_like(start, -xp.inf), xp.full_like(start, xp.inf)
+    state = _State(Ascent(zero, least, zero, zero, most, zero), start, 0, ~(start > 0))
     if isinstance(start, jax.Array):
         return lax.while_loop(lambda s: ~xp.all(s.done) & (s.turn < steps), advance, state).best
     while not xp.all(state.done) and state.turn < steps:
@@ -190,7 +200,7 @@ def rho(z: Vector, w_i: Vector, w_j: Vector, *, q: float, domain: SphereProduct)
 
     Returns:
         The bound, no less than that of the half-space on all of R^d, and an admissible point that
-        is as close to $w_j$. Its gradient is that at the multiplier found.
+        is as close to $w_j$.
 
     Example:
         >>> circle = SphereProduct(((1, 2),), jnp.ones(1), jnp.ones(1))
@@ -208,15 +218,33 @@ def rho(z: Vector, w_i: Vector, w_j: Vector, *, q: float, domain: SphereProduct)
     start = lax.stop_gradient(first_multiplier(need, square))
     eps = float(jnp.finfo(z.dtype).eps)
     found = ascend(lambda t: dual(*points, t, domain), start, tolerance=eps)
-    value = dual(z, v, total, beta, found.multiplier, domain).value
+    value = _with_gradient(lambda t: dual(z, v, total, beta, t, domain), found)
     plane = jnp.where(square > 0, need / jnp.sqrt(jnp.where(square > 0, square, 1)), 0)
     radius = jnp.maximum(_root(jnp, value), plane)
     reached = 2 * reach(v, domain) >= beta - 8 * eps * jnp.sum(jnp.abs(terms))
     radius = jnp.where(need > 0, jnp.where(reached, radius, jnp.inf), 0)
     # Where the search ended while F still rose by a little, a little farther it does not.
-    beyond = jnp.minimum(found.beyond, found.multiplier * (1 + 4 * eps**0.5))
+    beyond = jnp.minimum(found.beyond, found.multiplier * (1 + eps**0.4))
     shown = (radius > 0) & (radius < jnp.inf)
     return PairRadius(radius, jnp.where(shown, domain.clip(z + beyond * v), z))
+
+
+def _with_gradient(function: Callable[[Any], Dual], found: Ascent) -> Any:
+    """F at its maximum, with the derivatives of the maximum.
+
+    Where F is smooth there they are those at a fixed multiplier. At a kink they are the mean of
+    those on both sides, weighted so that the slopes cancel.
+    """
+    low, high = found.below, found.beyond
+    near = high - low <= 8 * float(jnp.finfo(low.dtype).eps) ** 0.5 * low
+    left = function(jnp.where(near, low, found.multiplier))
+    right = function(jnp.where(near, high, found.multiplier))
+    slopes = lax.stop_gradient((left.slope, right.slope))
+    drop = slopes[0] - slopes[1]
+    share = jnp.where(drop > 0, -slopes[1] / jnp.where(drop > 0, drop, 1), 0.5)
+    share = jnp.clip(share, 0, 1)
+    mean = share * left.value + (1 - share) * right.value
+    return jnp.where(found.value > 0, found.value, 0) + mean - lax.stop_gradient(mean)
 
 
 def reach(v: Any, domain: SphereProduct) -> Any:

@@ -32,7 +32,7 @@ TABLE = 1 << 23  # (point, own prototype, rival) triples of those
 GROUP = 512  # coordinates added up at a time: blocks of sums round less
 TRIES = 2  # own prototypes whose bound is computed for a rival, before it counts
 STEPS = 12  # evaluations of F for a pair, at most
-TOLERANCE = 1e-5  # the relative gain of F at which the search for a multiplier ends
+TOLERANCE = 1e-4  # the relative gain of F at which the search for a multiplier ends
 PAIRS = 8  # pairs whose proofs are computed together: such arrays stay in a core's cache
 
 Rows = Int[np.ndarray, " P"]
@@ -367,7 +367,7 @@ class _Search:
         key, tried = self.key[rows], self.tried[rows]
         done = tried == self.tries
         ceiling = np.min(np.where(done, key, np.inf), axis=1, keepdims=True)
-        open_ = np.where(done | (key >= ceiling), np.inf, key)
+        open_ = np.where(done | (key > ceiling), np.inf, key)
         breadth = min(breadth, key.shape[1] - 1)
         chosen = np.argpartition(open_, breadth - 1, axis=1)[:, :breadth]
         index, place = np.nonzero(np.take_along_axis(open_, chosen, axis=1) < np.inf)
@@ -397,7 +397,7 @@ class _Search:
         for part, index in queued(np.arange(len(row))):
             (at,) = index
             limits = floor[at], target[at].astype(np.float32)
-            pairs = _Pairs(row[at], i[at], j[at], *map(jnp.asarray, limits))
+            pairs = _Pairs(*map(jnp.asarray, (row[at], i[at], j[at], *limits)))
             found = _evaluate(self.device_z, pairs, len(part), self.prepared.device)
             multiplier[part], value[part] = np.asarray(found)[:, : len(part)]
         better = value > self.value[row, j]
