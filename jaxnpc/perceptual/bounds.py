@@ -365,9 +365,10 @@ class _Search:
     def _lowest(self, rows: Rows, breadth: int) -> tuple[Rows, Rows]:
         """Of each row the few rivals of the smallest keys that may be the minimum."""
         key, tried = self.key[rows], self.tried[rows]
-        done = tried == self.tries
-        ceiling = np.min(np.where(done, key, np.inf), axis=1, keepdims=True)
-        open_ = np.where(done | (key > ceiling), np.inf, key)
+        ceiling = np.min(np.where(tried > 0, key, np.inf), axis=1, keepdims=True)
+        # A rival that was looked at is looked at again only if it leads.
+        open_ = np.where(tried > 0, (key == ceiling) & (tried < self.tries), key <= ceiling)
+        open_ = np.where(open_, key, np.inf)
         breadth = min(breadth, key.shape[1] - 1)
         chosen = np.argpartition(open_, breadth - 1, axis=1)[:, :breadth]
         index, place = np.nonzero(np.take_along_axis(open_, chosen, axis=1) < np.inf)
@@ -389,8 +390,10 @@ class _Search:
     def _search(self, row: Rows, j: Rows) -> None:
         """Try one more own prototype for each pair, on the device."""
         i, floor = self._ranked(row, j, self.tried[row, j])
-        done = self.tried[row] == self.tries
-        target = np.min(np.where(done, self.key[row], np.inf), axis=1) ** 2
+        # Nothing is gained by more than the least key of other rivals that were looked at.
+        others = np.where(self.tried[row] > 0, self.key[row], np.inf)
+        others[np.arange(len(row)), j] = np.inf
+        target = np.min(others, axis=1) ** 2
         assert self.device_z is not None
         multiplier, value = np.zeros((2, len(row)), np.float32)
         self.own[row, j] = np.where(self.own[row, j] < 0, i, self.own[row, j])
