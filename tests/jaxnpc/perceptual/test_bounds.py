@@ -83,7 +83,7 @@ def test_the_search_finds_the_minimum_over_rivals_of_the_best_of_a_few_own(kind)
     assert (found.radius >= plane - 1e-6).all()
     # All own prototypes may be better than the two of the best half-space bound, by little.
     assert (found.radius >= 0.97 * best)[some].mean() > 0.9
-    assert found.radius[some].mean() > 1.1 * plane[some].mean()
+    assert found.radius[some].mean() > 1.02 * plane[some].mean()
     rows = np.flatnonzero(np.isfinite(found.radius) & (found.radius > 0))
     i, j = found.pair[rows].T
     assert (radius[rows, i, j] >= found.radius[rows] * (1 - 1e-3)).all()
@@ -246,8 +246,8 @@ def test_ties_repeated_prototypes_zeros_and_scales(seed, scale, copies, silent):
     assert (found.radius >= 0).all()
     prepared = prepare(classifier, space)
     predicted, certain = certainly(scores(prepared, z), labels, 3)
-    distance = np.linalg.norm(z[:, None].astype(np.float64) - w, axis=2)
-    true = labels[np.argmin(distance, axis=1)]
+    wide = w.astype(np.float64)
+    true = labels[np.argmax(z @ wide.T - (wide**2).sum(axis=1) / 2, axis=1)]
     assert (predicted == true)[certain].all()
     assert (found.radius[certain & (true != y)] == 0).all()
 
