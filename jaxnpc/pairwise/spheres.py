@@ -24,6 +24,9 @@ from jaxnpc.pairwise.frame import PairRadius, Vector
 STEPS = 200
 """More evaluations than a search to the last digit takes."""
 
+START = 1.3
+"""How many times the half-space's multiplier the search begins at: spheres bend away."""
+
 GROWTH = 4.0
 """How fast the search moves outwards while F still rises."""
 
@@ -105,6 +108,8 @@ class Ascent(NamedTuple):
 
 class _State(NamedTuple):
     best: Ascent
+    ends: tuple[Any, Any]  # F at the ends of the bracket, and its slopes there
+    slopes: tuple[Any, Any]
     trial: Any
     turn: Any
     done: Any
@@ -120,8 +125,8 @@ def ascend(
 ) -> Ascent:
     """The maximum of a concave function on the positive numbers, to rounding or less.
 
-    Newton's steps inside a bracket, whose middle is taken every third time and where they leave it.
-    It ends when concavity leaves no more to be gained.
+    Newton's steps inside a bracket, whose middle is taken where they leave it or do not come to an
+    end. That comes when concavity leaves no more to be gained.
 
     Args:
         function: a multiplier to F there, a batch; it must not capture values with gradients.
@@ -137,12 +142,13 @@ def ascend(
     limits = xp.finfo(start.dtype)
 
     def advance(state: _State) -> _State:
-        best, trial, turn, done = state
+        best, ends, slopes, trial, turn, done = state
         f = function(trial)
         better = (f.value > best.value) & ~done
-        rising = f.slope > 0
-        low = xp.where(rising & ~done, trial, best.below)
-        high = xp.where(rising | done, best.beyond, trial)
+        up, down = (f.slope > 0) & ~done, (f.slope <= 0) & ~done
+        low, high = xp.where(up, trial, best.below), xp.where(down, trial, best.beyond)
+        ends = xp.where(up, f.value, ends[0]), xp.where(down, f.value, ends[1])
+        slopes = xp.where(up, f.slope, slopes[0]), xp.where(down, f.slope, slopes[1])
         best = Ascent(
             xp.where(better, trial, best.multiplier),
             xp.where(better, f.value, best.value),
@@ -152,27 +158,28 @@ def ascend(
             best.steps + ~done,
         )
         bounded = high < xp.inf
+        width = xp.where(bounded, high, low) - low
+        # A concave function lies below its tangents: no more can be gained than they allow.
+        most = xp.minimum(ends[0] + slopes[0] * width, ends[1] - slopes[1] * width)
+        enough = tolerance * abs(best.value)
+        stop = bounded & ((most - best.value <= enough) | (width <= 2 * limits.eps * high))
         bent = f.curvature < 0
-        newton = trial - f.slope / xp.where(bent, f.curvature, -1)
+        step = -f.slope / xp.where(bent, f.curvature, -1)
+        # Where a parabola gains little more, pass its top: then the other tangent says so too.
+        small = f.slope * f.slope <= -2 * enough * f.curvature
+        newton = trial + xp.where(small, 1.5, 1.0) * step
         inside = bent & (newton > low) & (newton < xp.minimum(high, 2 * GROWTH * trial))
-        middle = xp.where(bounded, (low + xp.where(bounded, high, low)) / 2, GROWTH * trial)
-        following = xp.where(inside & ~(bounded & (turn % 3 == 2)), newton, middle)
-        # Where a parabola would gain no more, look whether F, which has kinks, would: by concavity
-        # the slope times the distance to the other end of the bracket is all that it can gain.
-        enough = 2 * tolerance * abs(f.value)
-        steep = xp.where(f.slope == 0, 1, f.slope)
-        probe = trial + enough / steep
-        small = bent & (f.slope * f.slope <= -enough * f.curvature) & (f.slope != 0)
-        following = xp.where(small & (probe > low) & (probe < high), probe, following)
-        settled = abs(f.slope) * xp.where(rising, high - low, trial - low) <= 1.001 * enough
-        closed = bounded & (high - low <= 2 * limits.eps * high)
-        closed |= ~((following > low) & (following < high))
-        stop = settled | closed | (best.value >= target) | (following > limits.max / 64)
-        return _State(best, xp.where(done, trial, following), turn + 1, done | stop)
+        middle = xp.where(bounded, low + width / 2, GROWTH * trial)
+        halve = bounded & (turn % 3 == 2) & (turn > 4)
+        following = xp.where(inside & ~halve, newton, middle)
+        stop |= ~((following > low) & (following < high)) | (following > limits.max / 64)
+        stop |= (best.value >= target) | (f.slope == 0)
+        trial = xp.where(done, trial, following)
+        return _State(best, ends, slopes, trial, turn + 1, done | stop)
 
-    zero = xp.zeros_like(start)
-    least, most = xp.full_like(start, -xp.inf), xp.full_like(start, xp.inf)
-    state = _State(Ascent(zero, least, zero, zero, most, zero), start, 0, ~(start > 0))
+    zero, most = xp.zeros_like(start), xp.full_like(start, xp.inf)
+    nothing = Ascent(zero, -most, zero, zero, most, zero)
+    state = _State(nothing, (most, most), (zero, zero), start, 0, ~(start > 0))
     if isinstance(start, jax.Array):
         return lax.while_loop(lambda s: ~xp.all(s.done) & (s.turn < steps), advance, state).best
     while not xp.all(state.done) and state.turn < steps:
@@ -184,8 +191,7 @@ def first_multiplier(need: Any, square: Any) -> Any:
     """Where a search may begin: a little beyond the half-space's own multiplier; 0 for none."""
     xp = need.__array_namespace__()
     wanted = (need > 0) & (square > 0)
-    # The curvature of the spheres asks for more than the plane does.
-    return xp.where(wanted, 1.7 * xp.where(wanted, need, 0) / xp.where(wanted, square, 1), 0)
+    return xp.where(wanted, START * xp.where(wanted, need, 0) / xp.where(wanted, square, 1), 0)
 
 
 def rho(z: Vector, w_i: Vector, w_j: Vector, *, q: float, domain: SphereProduct) -> PairRadius:

@@ -23,7 +23,7 @@ from jaxnpc.batching import blocks, padded, queued
 from jaxnpc.distances import rounding as sum_error
 from jaxnpc.domains import SphereProduct, check_spheres
 from jaxnpc.pairwise.sphere_proofs import as_float64, dual_bound, group_squares
-from jaxnpc.pairwise.spheres import Dual, ascend, dual
+from jaxnpc.pairwise.spheres import START, Dual, ascend, dual
 from jaxnpc.prototypes import PrototypeClassifier
 from jaxnpc.rounding import Interval, down, exact, total, up
 
@@ -163,8 +163,9 @@ def scores(prepared: Prepared, z: Float[np.ndarray, "n d"]) -> Scores:
     """Bounds of the scores of all prototypes, from one matrix product in float32."""
     lower, upper = (np.empty((len(z), len(prepared.labels)), np.float32) for _ in range(2))
     for part in blocks(len(z), ROWS):
-        found = _scores(jnp.asarray(padded(z[part], ROWS)), prepared.device)
         count = part.stop - part.start
+        block = z[part] if count == ROWS else padded(z[part], ROWS)
+        found = _scores(jnp.asarray(block), prepared.device)
         lower[part], upper[part] = (np.asarray(v)[:count] for v in found)
     return Scores(lower, upper)
 
@@ -245,7 +246,7 @@ def _evaluate(
             error += 4 * eps * multiplier * halves + 1e-15 * radii
             return f._replace(value=f.value - error)
 
-        start = jnp.where(pair.floor > 0, 1.7 * pair.floor / length, 0)
+        start = jnp.where(pair.floor > 0, START * pair.floor / length, 0)
         best = ascend(below, start, target=pair.target, tolerance=TOLERANCE, steps=STEPS)
         return found.at[:, k].set(jnp.stack([best.multiplier, best.value]))
 
@@ -298,9 +299,10 @@ def _bounds(
     most = max(1, min(ROWS, TABLE // (prepared.members.shape[1] * k)))
     size = min(1 << (most.bit_length() - 1), 1 << max(0, n - 1).bit_length())
     for part in blocks(n, size):
-        search = _Search(prepared, padded(z[part], size), found, labels, part, spheres)
-        search.run()
         count = part.stop - part.start
+        block = z[part] if count == size else padded(z[part], size)
+        search = _Search(prepared, block, found, labels, part, spheres)
+        search.run()
         for whole, some in zip(result, search.result(), strict=True):
             whole[part] = some[:count]
         progress(count)

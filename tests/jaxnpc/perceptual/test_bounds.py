@@ -68,6 +68,11 @@ def min_max(radius, own):
     return np.where(own, np.inf, radius.max(axis=1)).min(axis=1)
 
 
+def at_most(radius, best):
+    """Whether radii are no larger: both are proved, and squares of some 10 cancel in either."""
+    return bool((radius <= np.sqrt(best**2 + 1e-12)).all())
+
+
 @pytest.mark.parametrize("kind", ["sphere", "shell", "ball"])
 def test_the_search_finds_the_minimum_over_rivals_of_the_best_of_a_few_own(kind):
     z, y, classifier, space = problem(0, 80, kind=kind)
@@ -77,7 +82,7 @@ def test_the_search_finds_the_minimum_over_rivals_of_the_best_of_a_few_own(kind)
     some = best > 0
     assert some.sum() > 30
     np.testing.assert_array_equal(found.radius[~some], 0)
-    assert (found.radius <= best * (1 + 1e-12)).all()
+    assert at_most(found.radius, best)
     assert (found.radius > 0)[some].mean() > 0.97
     plane = run(z, y, classifier, space, half_space_bounds).radius
     assert (found.radius >= plane - 1e-6).all()
@@ -194,7 +199,7 @@ def test_classes_of_different_sizes_and_points_in_any_number():
     z, y, classifier, space = problem(5, 37, sizes=(1, 5, 2))
     found = run(z, y, classifier, space)
     best = min_max(*every_pair(z, y, classifier, space))
-    assert (found.radius <= best * (1 + 1e-12)).all()
+    assert at_most(found.radius, best)
     assert ((found.radius > 0) == (best > 0)).mean() > 0.97
     for rows in ([0], [3, 4, 5], list(range(36))):
         some = run(z[rows], y[rows], classifier, space)
@@ -242,7 +247,7 @@ def test_ties_repeated_prototypes_zeros_and_scales(seed, scale, copies, silent):
     found = run(z, y, classifier, space)
     best = min_max(*every_pair(z, y, classifier, space))
     far = np.isinf(best) | (best > 4)
-    assert (found.radius <= best * (1 + 1e-9))[~far].all()
+    assert at_most(found.radius[~far], best[~far])
     assert (found.radius >= 0).all()
     prepared = prepare(classifier, space)
     predicted, certain = certainly(scores(prepared, z), labels, 3)
