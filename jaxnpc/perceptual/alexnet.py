@@ -141,7 +141,8 @@ class AlexNet(linen.Module):
         Returns:
             One array a layer.
         """
-        x = ((images - jnp.array(MEAN)) / jnp.array(STD)).astype(self.dtype)
+        mean, std = (jnp.array(v, images.dtype) for v in (MEAN, STD))
+        x = ((images - mean) / std).astype(self.dtype)
         found: list[Array] = []
         for l, layer in enumerate(self.architecture.layers):
             if layer.pool:

@@ -20,16 +20,9 @@ from jaxnpc.certify import check_labels
 from jaxnpc.decisions import decide
 from jaxnpc.domains import SphereProduct
 from jaxnpc.pairwise.sphere_proofs import group_squares
-from jaxnpc.perceptual.bounds import (
-    Found,
-    Scores,
-    certainly,
-    half_space_bounds,
-    prepare,
-    scores,
-    sphere_bounds,
-)
+from jaxnpc.perceptual.bounds import Found, half_space_bounds, sphere_bounds
 from jaxnpc.perceptual.embedding import Embedding, check_images, embed
+from jaxnpc.perceptual.prepared import Scores, certainly, prepare, scores
 from jaxnpc.prototypes import PrototypeClassifier, finite_rows
 
 METHODS: dict[str, Callable[..., Found]] = {

@@ -11,14 +11,8 @@ from jaxnpc.bounds import lower_bounds
 from jaxnpc.domains import SphereProduct, Unbounded
 from jaxnpc.pairwise.table import prove
 from jaxnpc.perceptual import bounds
-from jaxnpc.perceptual.bounds import (
-    certainly,
-    half_space_bounds,
-    plane_bound,
-    prepare,
-    scores,
-    sphere_bounds,
-)
+from jaxnpc.perceptual.bounds import half_space_bounds, plane_bound, sphere_bounds
+from jaxnpc.perceptual.prepared import certainly, prepare, scores
 from jaxnpc.prototypes import prototype_classifier
 from tests.jaxnpc import spheres
 

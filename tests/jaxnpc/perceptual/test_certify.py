@@ -92,6 +92,15 @@ def test_embedded_points_meet_the_bound_over_all_pairs():
     assert found.radius.sum() > 0.95 * best.sum()
 
 
+def test_x64_changes_nothing(pictures):
+    phi, images, labels, classifier = pictures
+    found = perceptual.certify(phi, classifier, images, labels)
+    with jax.enable_x64(True):
+        wide = perceptual.certify(phi, classifier, images, labels)
+    np.testing.assert_array_equal(wide.predicted, found.predicted)
+    np.testing.assert_allclose(wide.radius, found.radius, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
