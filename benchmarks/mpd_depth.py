@@ -284,7 +284,11 @@ def train_adam(params: Any, data: tuple, rate: float, schedule: str, seconds: fl
 @partial(jax.jit, static_argnames=("size", "first"))
 def exact_sweep(params: Any, key: Any, x: Any, y: Any, size: int, first: int) -> Any:
     i = jax.random.choice(key, len(x), (min(size, len(x)),), replace=False)
-    return deep.sweep(params, Batch(x[i], y[i]), key, F, l2=RIDGE, first=first)
+    movable = [
+        Layer(np.full(w.shape, k >= first), np.full(b.shape, k >= first))
+        for k, (w, b) in enumerate(params)
+    ]
+    return deep.sweep(params, Batch(x[i], y[i]), key, F, l2=RIDGE, movable=movable)
 
 
 @jax.jit

@@ -47,6 +47,8 @@ MNIST_L2 = Recipe(
     eps=(1.5, 1.58, 2.0),
 )
 
+# Validation, seed 0: clean 96.9, CRA 94.2 / 83.8 / 70.7 at 0.1 / 0.3 / 0.4 by Theorem 2.4's bound;
+# 80.9 at 0.3 with no prototype hidden and 20 epochs.
 MNIST_LINF = Recipe(
     data="mnist",
     stages=(
@@ -57,15 +59,15 @@ MNIST_LINF = Recipe(
             "objective": "semi_metric",
             "smoothing": 0.05,
             "cap": 0.6,
-            "dropout": 0.0,
+            "dropout": 0.4,
             "optimizer": "adam",
             "learning_rate": 0.005,
             "batch_size": 250,
-            "epochs": 20,
+            "epochs": 40,
             "augment": Warp(rotation=3.2, scale=0.024, shear=0.032, shift=0.24, keep=0.4),
         },
     ),
-    configurations=13,
+    configurations=16,
     eps=(0.1, 0.3, 0.4),
 )
 

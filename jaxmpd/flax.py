@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 
 from jaxmpd import kinks
 from jaxmpd.activations import IDENTITY, PiecewiseLinear
-from jaxmpd.arguments import is_masked_out
+from jaxmpd.arguments import fill_in, is_masked_out, leave_out
 from jaxmpd.linesearch import Predict
 from jaxmpd.network import Layer, PyTree, apply
 from jaxmpd.trace import piecewise_linear_of
@@ -147,21 +147,27 @@ def bind(
         >>> bool(jnp.mean((model(x) - y) ** 2) < 0.3 * jnp.var(y))
         True
     """
-    found = perceptron(*as_function(model, params), inputs)
+    predict, whole = as_function(model, params)
+    found = perceptron(predict, whole, inputs)
     # Typed as trees of arrays only; a tuple of layers is one as good as any.
     inner: Any = optax.with_extra_args_support(optimizer(found.activation))
 
+    def one_by_one(tree: PyTree) -> PyTree:
+        """What is masked out as a subtree, masked out parameter by parameter."""
+        return fill_in(tree, jax.tree.map(lambda _: optax.MaskedNode(), whole))
+
     def init(params: PyTree) -> optax.OptState:
-        return inner.init(found.layers(params))
+        return inner.init(found.layers(one_by_one(params)))
 
     def update(
         updates: PyTree, state: Any, params: PyTree | None = None, **extra: Any
     ) -> tuple[PyTree, Any]:
-        layers = None if params is None else found.layers(params)
+        layers = None if params is None else found.layers(one_by_one(params))
         if extra.get("full_params") is not None:
             extra["full_params"] = found.layers(extra["full_params"])
-        changes, state = inner.update(found.layers(updates), state, layers, **extra)
-        return found.rebuild(updates, changes), state
+        given = one_by_one(updates)
+        changes, state = inner.update(found.layers(given), state, layers, **extra)
+        return leave_out(found.rebuild(given, changes), updates), state
 
     return optax.GradientTransformationExtraArgs(init, update)
 

@@ -106,7 +106,7 @@ def scale_by_exact_linesearch(
     def init(params: PyTree) -> LineSearchState:
         if activation and not has_masked(params):
             as_layers(params)
-        dtype = jnp.result_type(*jax.tree.leaves(params))
+        dtype = jnp.result_type(0.0, *jax.tree.leaves(params))
         return LineSearchState(
             steps=jnp.zeros((), jnp.int32),
             loss=jnp.full((), jnp.inf, dtype),
@@ -191,7 +191,7 @@ def _layer_lines(
     nothing = [Layer(*jax.tree.map(lambda a: None, tuple(layer))) for layer in changes]
 
     def line(k: int) -> Line:
-        moving = Layer(*(c if np.any(f) else None for c, f in zip(changes[k], flags[k], strict=True)))
+        moving = jax.tree.map(lambda c, f: c if np.any(f) else None, changes[k], flags[k])
         direction = rebuild([*nothing[:k], moving, *nothing[k + 1 :]])
 
         def resolve(params: PyTree) -> Resolved:

@@ -108,7 +108,7 @@ def mpd(
         return MPDState(
             steps=jnp.zeros((), jnp.int32),
             key=jnp.array(key_data),
-            loss=jnp.full((), jnp.inf, jnp.result_type(*jax.tree.leaves(params))),
+            loss=jnp.full((), jnp.inf, jnp.result_type(0.0, *jax.tree.leaves(params))),
         )
 
     def update(

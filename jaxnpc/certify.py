@@ -56,7 +56,8 @@ def certify(
     $$\epsilon(z) = \min_{j \notin I_y} \min_{x \in X} |x - z|_q
       \ \text{ s.t. }\ d(x, w_j) \le d(x, w_i)\ \forall i \in I_y$$
 
-    Pairs of a distance and a norm for which that is not available get the bound of Lemma 2.9; the
+    Pairs of a distance and a norm for which that is not available get the bound of Lemma 2.9, as do
+    points with p = q = infinity for which the search, in theory as hard as SAT, takes too long. The
     result says which method ran, and for each point whether bound and witness meet. A radius never
     exceeds the true one, whatever the method and rounding: it is proved in float64 on the host.
 
@@ -252,7 +253,7 @@ def _plan(
     if strict and method not in available:
         raise ValueError(
             f"method {method!r} is not available for distance {classifier.distance!r} and q={q!r} "
-            f"(exact radii are for distance 2, and for distance 1 with q=inf): use "
+            f"(exact radii are for distance 2, and for distances 1 and inf with q=inf): use "
             f"{' or '.join(sorted(available))}, or strict=False to fall back to a bound"
         )
     ran = next(name for name in FALLBACK[FALLBACK.index(method) :] if name in available)
@@ -307,10 +308,10 @@ def _witnesses(
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, "n *d"]]:
     """Distances of verified adversarial points, infinite where there is none, and the points."""
     upper, witness = np.full(len(points), np.inf), points.copy()
-    rows = np.flatnonzero(np.isfinite(found.radius) & (found.pair[:, 1] >= 0))
+    rows = np.flatnonzero(np.isfinite(found.radius) & (found.rival >= 0))
     if callable(classifier.distance) or not len(rows):
         return upper, witness
-    z, y, near, rivals = points[rows], label[rows], found.near[rows], found.pair[rows, 1]
+    z, y, near, rivals = points[rows], label[rows], found.near[rows], found.rival[rows]
     outside, ok = just_outside(classifier, z, near, y, rivals, q=plan.q, domain=plan.domain)
     rows, z, y, outside, rivals = rows[ok], z[ok], y[ok], outside[ok], rivals[ok]
     size = gap(outside, z, plan.q)

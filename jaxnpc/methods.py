@@ -10,14 +10,18 @@ from jaxtyping import Float, Int
 from jaxnpc import rounding
 from jaxnpc.bounds import lower_bounds, margin_bounds
 from jaxnpc.domains import Domain
+from jaxnpc.exact.cubes import escapes
 from jaxnpc.exact.generate import minimal_perturbation, prepare
 from jaxnpc.prototypes import PrototypeClassifier
 
 FALLBACK = ("exact", "bound", "margin")
 """The methods from the best to the one that is always available."""
 
-EXACT = {(2, 1), (2, 2), (2, math.inf), (1, math.inf)}
-"""The (p, q) whose minimal perturbations are computed; (1, 1), (1, 2) and p = inf are NP-hard."""
+EXACT = {(2, 1), (2, 2), (2, math.inf), (1, math.inf), (math.inf, math.inf)}
+"""The (p, q) whose minimal perturbations are computed; (1, 1), (1, 2) and p = inf are NP-hard.
+
+Of the latter (inf, inf) is searched nevertheless: a point that takes too long keeps its bound.
+"""
 
 
 class Found(NamedTuple):
@@ -26,12 +30,14 @@ class Found(NamedTuple):
     Attributes:
         radius: the proved lower bounds; infinite where no admissible point leaves the class.
         near: where to look for an adversarial point.
+        rival: the prototype that is as close there as those of the class, -1 where there is none.
         pair: the prototypes (i, j) behind each bound, -1 where there are none.
         subproblems: how many optimisation problems were solved for each.
     """
 
     radius: Float[np.ndarray, " n"]
     near: Float[np.ndarray, "n *d"]
+    rival: Int[np.ndarray, " n"]
     pair: Int[np.ndarray, "n 2"]
     subproblems: Int[np.ndarray, " n"]
 
@@ -46,6 +52,8 @@ Meanwhile it calls its last argument with numbers of points that are finished.""
 
 def _exact(classifier: PrototypeClassifier, q: float, domain: Domain) -> Method:
     """The minimal perturbation itself (Theorem 2.6, Algorithm 1)."""
+    if classifier.distance == math.inf:
+        return _searched(classifier, q, domain)
     problem = prepare(classifier, q)
 
     def method(
@@ -56,7 +64,24 @@ def _exact(classifier: PrototypeClassifier, q: float, domain: Domain) -> Method:
         result = minimal_perturbation(
             classifier, points, label, q=q, domain=domain, problem=problem, progress=progress
         )
-        return Found(result.lower, result.witness, result.pair, result.subproblems)
+        pair = result.pair
+        return Found(result.lower, result.witness, pair[:, 1], pair, result.subproblems)
+
+    return method
+
+
+def _searched(classifier: PrototypeClassifier, q: float, domain: Domain) -> Method:
+    """The same for the l-infinity distance: the bound, and a search for a point that meets it."""
+
+    def method(
+        points: Float[np.ndarray, "n *d"],
+        label: Int[np.ndarray, " n"],
+        progress: Callable[[int], object],
+    ) -> Found:
+        bound = lower_bounds(classifier, points, label, q=q, domain=domain, progress=progress)
+        found = escapes(classifier, points, label, bound, domain)
+        solved = bound.evaluated + found.searches
+        return Found(found.radius, found.witness, found.rival, found.pair, solved)
 
     return method
 
@@ -70,7 +95,8 @@ def _bound(classifier: PrototypeClassifier, q: float, domain: Domain) -> Method:
         progress: Callable[[int], object],
     ) -> Found:
         result = lower_bounds(classifier, points, label, q=q, domain=domain, progress=progress)
-        return Found(result.radius, result.witness, result.pair, result.evaluated)
+        pair = result.pair
+        return Found(result.radius, result.witness, pair[:, 1], pair, result.evaluated)
 
     return method
 
@@ -90,7 +116,7 @@ def _margin(classifier: PrototypeClassifier, q: float, domain: Domain) -> Method
         if steepness is not None:
             radius = np.maximum(rounding.down(radius / steepness), 0.0)
         rivals = np.asarray(classifier.prototypes, np.float64)[result.pair[:, 1]]
-        return Found(radius, rivals, result.pair, result.evaluated)
+        return Found(radius, rivals, result.pair[:, 1], result.pair, result.evaluated)
 
     return method
 

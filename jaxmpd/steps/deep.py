@@ -11,10 +11,12 @@ to the global minimum of the loss along it; the output layer is solved in closed
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxmpd.activations import PiecewiseLinear
 from jaxmpd.deep import UnitDirection, curves_along
@@ -38,7 +40,7 @@ def sweep(
     *,
     l2: float = 0.0,
     budget: int = 64,
-    first: int = 0,
+    movable: Sequence[Layer] | None = None,
 ) -> tuple[Layer, ...]:
     """Move every hidden unit once, in random order layer by layer, and solve the output layer.
 
@@ -52,25 +54,38 @@ def sweep(
         activation: after every layer but the last.
         l2: the factor of the squares of all parameters but the outputs' biases in the loss.
         budget: knots a sample and side where they are traced, more than two layers before the last.
-        first: the first layer that moves.
+        movable: NumPy flags in the parameters' places; None: all may move.
 
     Returns:
         The layers after the sweep.
     """
     weights = normalized_weights(batch)
-    layers = solve_last(layers, batch, activation, l2)
-    for k in range(len(layers) - 2, first - 1, -1):
+    *hidden, output = [None] * len(layers) if movable is None else map(_restriction, movable)
+    layers = solve_last(layers, batch, activation, l2, output)
+    for k, free in reversed([*enumerate(hidden)]):
         key, order_key = jax.random.split(key)
-        order = jax.random.permutation(order_key, layers[k].kernel.shape[1])
+        units = np.arange(layers[k].kernel.shape[1])
+        units = units if free is None else np.flatnonzero(free.any(axis=0))
+        if len(units) == 0:
+            continue
+        order = jax.random.permutation(order_key, jnp.asarray(units))
 
         def visit(
-            layers: tuple[Layer, ...], unit: Int[Array, ""], k: int = k
+            layers: tuple[Layer, ...], unit: Int[Array, ""], k: int = k, free: Any = free
         ) -> tuple[tuple[Layer, ...], None]:
-            return move_unit(layers, batch, weights, k, unit, activation, l2, budget), None
+            return move_unit(layers, batch, weights, k, unit, activation, l2, budget, free), None
 
         layers, _ = jax.lax.scan(visit, layers, order)
-        layers = solve_last(layers, batch, activation, l2)
+        layers = solve_last(layers, batch, activation, l2, output)
     return layers
+
+
+def _restriction(movable: Layer) -> Bool[np.ndarray, "d_in+1 d_out"] | None:
+    """The flags of a layer's kernel and, below, its bias; None where all parameters may move."""
+    if all(np.all(flags) for flags in jax.tree.leaves(movable)):
+        return None
+    kernel, bias = movable
+    return np.vstack([kernel, np.zeros_like(kernel[0]) if bias is None else bias])
 
 
 def move_unit(
@@ -82,8 +97,12 @@ def move_unit(
     activation: PiecewiseLinear,
     l2: float = 0.0,
     budget: int = 64,
+    free: Bool[np.ndarray, "d_in+1 d_out"] | None = None,
 ) -> tuple[Layer, ...]:
-    """The network with one unit's incoming weights at the minimum along their own direction."""
+    """The network with one unit's incoming weights at the minimum along their own direction.
+
+    Of them those move that are free, the last row being the bias's; None: all.
+    """
     layers = tuple(layers)
     z = pre_activations(layers, batch.inputs, activation)
     below = batch.inputs if layer == 0 else activation(z[layer - 1])
@@ -97,11 +116,15 @@ def move_unit(
     w = jnp.append(kernel[:, unit], 0 if bias is None else bias[unit])
     pull = weights * jnp.sum(moves * residual, axis=1)
     curvature = weights * jnp.sum(moves**2, axis=1)
-    matrix = dot((curvature[:, None] * h).T, h)
+    matrix, gradient = dot((curvature[:, None] * h).T, h), pull @ h + l2 * w
+    if free is not None:
+        may = jnp.asarray(free)[:, unit]
+        matrix = jnp.where(may[:, None] & may, matrix, 0)
+        gradient = jnp.where(may, gradient, 0)
     damping = DAMPING * jnp.trace(matrix) / len(w)
     damping = l2 + jnp.where(damping > 0, damping, 1)
     matrix = matrix + damping * jnp.eye(len(w), dtype=h.dtype)
-    step = -jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(matrix), True), pull @ h + l2 * w)
+    step = -jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(matrix), True), gradient)
     if bias is None:
         step = step.at[-1].set(0)
 
@@ -121,10 +144,19 @@ def move_unit(
 
 
 def solve_last(
-    layers: Sequence[Layer], batch: Batch, activation: PiecewiseLinear, l2: float = 0.0
+    layers: Sequence[Layer],
+    batch: Batch,
+    activation: PiecewiseLinear,
+    l2: float = 0.0,
+    free: Bool[np.ndarray, "d_in+1 d_out"] | None = None,
 ) -> tuple[Layer, ...]:
-    """The network with its last layer at the minimum of the loss, unless rounding made it rise."""
+    """The network with its last layer at the minimum of the loss, unless rounding made it rise.
+
+    Of its parameters those move that are free, the last row being the biases'; None: all.
+    """
     *hidden, output = layers
+    if free is not None and not free.any():
+        return (*hidden, output)
     weights = normalized_weights(batch)
     z = pre_activations(layers, batch.inputs, activation)
     below = activation(z[-2]) if hidden else batch.inputs
@@ -136,7 +168,8 @@ def solve_last(
         old = jnp.concatenate([old, output.bias[None]])
         penalty = jnp.append(penalty, 0)
     residual = (z[-1] - batch.targets).T
-    change = solve(features, residual, weights, penalty, old)
+    allowed = None if free is None else jnp.asarray(free[: len(old)])
+    change = solve(features, residual, weights, penalty, old, allowed)
     after = residual + dot(change.T, features)
     new = old + change
     rise = jnp.sum(weights * (after**2 - residual**2)) + penalty @ jnp.sum(new**2 - old**2, axis=1)

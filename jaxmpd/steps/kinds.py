@@ -5,7 +5,6 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxmpd.activations import PiecewiseLinear
@@ -172,8 +171,6 @@ class Units:
 
     def __call__(self, layers: Layers, task: Task) -> Layers:
         """One sweep."""
-        if not all(np.all(flags) for flags in jax.tree.leaves(task.movable)):
-            raise ValueError("Units moves all parameters: take Polish where some are masked out")
         objective = task.objective
         return deep.sweep(
             layers,
@@ -182,6 +179,7 @@ class Units:
             objective.activation,
             l2=objective.l2,
             budget=self.budget,
+            movable=task.movable,
         )
 
 

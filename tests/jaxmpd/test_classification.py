@@ -3,6 +3,9 @@
 Width and ridge were chosen on training data alone (`python -m benchmarks.mpd_classification`).
 """
 
+import doctest
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +16,7 @@ import jaxmpd
 from jaxmpd.losses import SOFTMAX
 
 FOLDS, CLASSES = 5, 10
+DOCS = Path(__file__).parents[2] / "docs" / "where.md"
 
 
 @pytest.mark.parametrize(
@@ -44,3 +48,12 @@ def test_digits_to_97_percent(steps):
         predicted = jnp.argmax(jaxmpd.apply(params, x[test], jaxmpd.RELU), axis=1)
         right += int(np.sum(np.asarray(predicted) == digits.target[test]))
     assert right / folds.size >= 0.97
+
+
+def test_the_page_runs():
+    pytest.importorskip("sklearn.datasets")
+    failed, run = doctest.testfile(
+        str(DOCS), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE
+    )
+    assert not failed
+    assert run > 10

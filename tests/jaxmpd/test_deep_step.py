@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from networks import all_movable, assert_still, some_movable
 from test_trace import problem
 
 from jaxmpd import Batch, activations, network
@@ -70,7 +71,31 @@ def test_layers_without_biases_and_what_stands_still():
     batch = samples(np.random.default_rng(2), 100, 1)
     layers = network.init(jax.random.key(0), (2, 5, 4, 1))
     layers = tuple(network.Layer(layer.kernel, None) for layer in layers)
-    swept = jax.jit(lambda l: deep.sweep(l, batch, jax.random.key(0), F, first=1))(layers)
+    movable = (network.Layer(np.zeros((2, 5), bool), None), *all_movable(layers[1:]))
+    swept = jax.jit(lambda l: deep.sweep(l, batch, jax.random.key(0), F, movable=movable))(layers)
     assert all(layer.bias is None for layer in swept)
     np.testing.assert_array_equal(swept[0].kernel, layers[0].kernel)
     assert float(objective(swept, batch, 0.0)) < float(objective(layers, batch, 0.0))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_what_may_not_move_stays_and_the_others_do_not_raise_the_loss(bias):
+    l2 = 1e-3
+    with jax.enable_x64(True):
+        rng = np.random.default_rng(3)
+        layers, inputs = problem(rng, (2, 5, 4, 2), 60)
+        if not bias:
+            layers = tuple(layer._replace(bias=None) for layer in layers)
+        batch = Batch(inputs, jnp.asarray(rng.normal(size=(60, 2))), jnp.ones(60))
+        movable = some_movable(layers)
+        movable[1].kernel[:, 2] = False  # a unit that stands still, but for its bias
+        sweep = jax.jit(lambda l, k: deep.sweep(l, batch, k, F, l2=l2, movable=movable))
+        falls = [float(objective(layers, batch, l2))]
+        for turn in range(3):
+            swept = sweep(layers, jax.random.key(turn))
+            assert_still(layers, swept, movable)
+            assert jax.tree.structure(swept) == jax.tree.structure(layers)
+            layers = swept
+            falls.append(float(objective(layers, batch, l2)))
+        assert np.all(np.diff(falls) < 0)
+        assert falls[-1] < 0.9 * falls[0]

@@ -125,16 +125,47 @@ def test_polishing_trains_two_hidden_layers():
     assert losses[-1] == pytest.approx(float(objective(new, batch)), rel=1e-4)
 
 
-def test_units_train_two_hidden_layers_but_not_some_of_the_parameters():
+def test_units_train_two_hidden_layers():
     layers, batch = problem(8, (2, 4, 3, 1))
-    optimizer = mpd(F, steps=[Units()], l2=L2)
-    _, _, losses = optimised(optimizer, layers, batch, 3)
+    _, _, losses = optimised(mpd(F, steps=[Units()], l2=L2), layers, batch, 3)
     assert np.all(np.diff(losses) <= 0)
     assert losses[-1] < 0.5 * float(objective(layers, batch, l2=L2))
-    masked = optax.masked(optimizer, tuple(network.Layer(k > 0, True) for k in range(3)))
-    state = masked.init(layers)
-    with pytest.raises(ValueError, match="Units moves all parameters: take Polish"):
-        masked.update(layers, state, layers, batch=tuple(batch), full_params=layers)
+
+
+FROZEN = {
+    "first layer": (False, network.Layer(True, True), network.Layer(True, True)),
+    "biases": tuple(network.Layer(True, False) for _ in range(3)),
+    "output": (network.Layer(True, True), network.Layer(True, True), False),
+    "nothing": True,
+}
+
+
+@pytest.mark.parametrize("frozen", FROZEN)
+def test_two_hidden_layers_of_which_some_is_frozen(frozen):
+    layers, batch = problem(8, (2, 4, 3, 1))
+    optimizer = mpd(F, steps=(Units(), SHORT), l2=L2)
+    masked = optax.chain(
+        optax.masked(optimizer, FROZEN[frozen]),
+        optax.masked(optax.set_to_zero(), jax.tree.map(lambda m: not m, FROZEN[frozen])),
+    )
+    start = last = float(objective(layers, batch, l2=L2))
+    update = jax.jit(lambda p, s: masked.update(p, s, p, batch=tuple(batch), full_params=p))
+    new, state = layers, masked.init(layers)
+    for _ in range(2):
+        change, state = update(new, state)
+        new = optax.apply_updates(new, change)
+        value = float(objective(new, batch, l2=L2))
+        assert value <= last * (1 + 1e-6)
+        assert float(state[0].inner_state.loss) == pytest.approx(value, rel=1e-5)
+        last = value
+    assert last < 0.9 * start
+    moved = jax.tree.map(lambda a, b: bool(jnp.any(a != b)), new, layers)
+    free = jax.tree.map(lambda m, part: jax.tree.map(lambda _: m, part), FROZEN[frozen], layers)
+    assert jax.tree.all(jax.tree.map(lambda m, f: f or not m, moved, free))
+    assert any(jax.tree.leaves(moved))
+    if frozen == "nothing":
+        plain, _, _ = optimised(optimizer, layers, batch, 2)
+        chex.assert_trees_all_close(new, plain, rtol=1e-5, atol=1e-6)
 
 
 @dataclass(frozen=True)

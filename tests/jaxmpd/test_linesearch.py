@@ -214,3 +214,83 @@ def test_linen_trees_come_back_as_they_are():
     trained, _, falls = train(optimizer, params, batch, 5, value)
     assert jax.tree.structure(trained) == jax.tree.structure(params)
     assert falls[-1] < falls[0]
+
+
+MODELS = {"perceptron": F, "function": lambda p, x: network.apply(p, x, F)}
+MASKS = {
+    "first layer": (False, network.Layer(True, True), network.Layer(True, True)),
+    "all but a kernel": (False, network.Layer(True, False), False),
+    "some biases": (network.Layer(True, False), network.Layer(True, True), False),
+    "nothing": (network.Layer(True, True),) * 3,
+}
+
+
+def by_mask(optimizer, mask):
+    return optax.chain(
+        optax.masked(optimizer, mask),
+        optax.masked(optax.set_to_zero(), jax.tree.map(lambda m: not m, mask)),
+    )
+
+
+def by_labels(optimizer, mask):
+    labels = jax.tree.map(lambda m: "trained" if m else "frozen", mask)
+    return optax.multi_transform({"trained": optimizer, "frozen": optax.set_to_zero()}, labels)
+
+
+def is_state(node):
+    return isinstance(node, jaxmpd.LineSearchState)
+
+
+@pytest.mark.parametrize(("model", "restrict"), [("perceptron", by_mask), ("function", by_labels)])
+@pytest.mark.parametrize("frozen", MASKS)
+def test_what_is_frozen_stays_and_enters_the_loss(frozen, model, restrict):
+    params = network.init(jax.random.key(2), (2, 5, 4, 1))
+    batch, mask = samples(60), MASKS[frozen]
+    optimizer = optax.chain(
+        optax.scale_by_adam(), scale_by_exact_linesearch(MODELS[model], budget=6)
+    )
+    restricted = restrict(optimizer, mask)
+
+    @jax.jit
+    def step(params, state):
+        updates, state = restricted.update(
+            jax.grad(mse)(params, batch), state, params, batch=batch, full_params=params
+        )
+        return optax.apply_updates(params, updates), state
+
+    new, state, falls = params, restricted.init(params), [float(mse(params, batch))]
+    for _ in range(4):
+        new, state = step(new, state)
+        falls.append(float(mse(new, batch)))
+    assert np.all(np.diff(falls) <= 0)
+    free = jax.tree.map(lambda m, part: jax.tree.map(lambda _: m, part), mask, params)
+    assert jax.tree.map(lambda a, b: bool(jnp.any(a != b)), new, params) == free
+    (reported,) = filter(is_state, jax.tree.leaves(state, is_leaf=is_state))
+    assert float(reported.loss) == pytest.approx(falls[-1], rel=1e-5)
+    assert len(reported.sizes) == sum(any(layer) for layer in free)
+    if frozen == "nothing":
+        plain, _, _ = train(optimizer, params, batch, 4)
+        chex.assert_trees_all_close(new, plain, rtol=1e-3, atol=1e-4)
+
+
+def test_masked_without_the_whole_says_what_is_missing():
+    params = network.init(jax.random.key(0), (2, 6, 1))
+    optimizer = optax.masked(scale_by_exact_linesearch(F), (False, network.Layer(True, True)))
+    with pytest.raises(ValueError, match="pass them as full_params="):
+        optimizer.update(params, optimizer.init(params), params, batch=samples(10))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_where_all_is_frozen_nothing_happens(model):
+    params = network.init(jax.random.key(0), (2, 6, 1))
+    optimizer = optax.masked(scale_by_exact_linesearch(MODELS[model]), (False, False))
+    batch = samples(10)
+    updates, state = optimizer.update(
+        jax.tree.map(jnp.zeros_like, params),
+        optimizer.init(params),
+        params,
+        batch=batch,
+        full_params=params,
+    )
+    assert not any(jnp.any(update) for update in jax.tree.leaves(updates))
+    assert float(state.inner_state.loss) == pytest.approx(float(mse(params, batch)), rel=1e-5)

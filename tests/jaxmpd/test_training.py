@@ -10,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxmpd import checkpoints, network
-from jaxmpd.activations import RELU
+from jaxmpd.activations import LEAKY_HARD_TANH, RELU
+from jaxmpd.linesearch import scale_by_exact_linesearch
 from jaxmpd.losses import Batch
 from jaxmpd.minibatches import BatchSize, partition, take
 from jaxmpd.runs import Budget, Run
 from jaxmpd.training import batch_step, evaluate, fit, regression_loss
+from jaxmpd.transform import mpd
 
 INPUTS = jnp.linspace(-1, 1, 37)[:, None]
 TRAIN = Batch(INPUTS, INPUTS**2)
@@ -337,6 +339,20 @@ def test_line_searches_get_value_and_value_fn():
     assert result.history.train_loss[-1] < 0.5 * result.history.train_loss[0]
     # Full batch and a line search: no step may raise the loss.
     assert (np.diff(result.history.train_loss) <= 1e-6).all()
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [mpd(), optax.chain(optax.scale_by_adam(), scale_by_exact_linesearch(LEAKY_HARD_TANH))],
+)
+def test_masked_optimisers_are_given_all_parameters(optimizer):
+    optimizer = optax.chain(
+        optax.masked(optimizer, (True, False)), optax.masked(optax.set_to_zero(), (False, True))
+    )
+    result = fit(LOSS, PARAMS, optimizer, TRAIN, batch_size=37, steps=2, progress=False)
+    start, *falls = result.history.train_loss
+    assert start > falls[0] >= falls[1]
+    assert same(result.params[1], PARAMS[1])
 
 
 @pytest.mark.parametrize("chunk", [1, 10, 37, 4096])
