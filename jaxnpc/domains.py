@@ -1,13 +1,15 @@
 """Where inputs live: the set X over which adversarial points are sought."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
+
+from jaxnpc.distances import length
 
 
 @jax.tree_util.register_dataclass
@@ -64,6 +66,105 @@ class Box:
 Domain = Unbounded | Box
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class SphereProduct:
+    r"""All $x \ge 0$ whose groups of coordinates each are 0 or have an l2 norm within bounds.
+
+    $$X = \{x \ge 0 : |x_g|_2 \in \{0\} \cup [r_g^-, r_g^+] \ \forall g\}$$
+
+    holds the embeddings of all images (paper, eq. 5): each location of each layer is a vector of
+    channels of norm $r_l = (H_l W_l)^{-1/2}$, or 0 where no channel is active, which the paper
+    leaves out. Bounds that differ admit rounding, a normalisation that shrinks short vectors
+    ($r^- = 0$), or weights of the channels. The coordinates follow one another group by group.
+
+    Attributes:
+        blocks: (number of groups, coordinates of a group) of each block of equal groups; static.
+        inner: the least norm $r^-$ of a group that is not 0, one a block, at least 0.
+        outer: the largest norm $r^+$, likewise, at least `inner` and finite.
+
+    Example:
+        >>> circle = SphereProduct(((2, 2),), np.array([1.0]), np.array([1.0]))
+        >>> circle.contains(jnp.array([[0.6, 0.8, 0, 0], [0.5, 0.5, 1, 0], [-1, 0, 0, 1]])).tolist()
+        [True, False, False]
+        >>> circle.clip(jnp.array([3.0, 4.0, 0.1, -2.0])).round(3).tolist()
+        [0.6000..., 0.8000..., 0.0, 0.0]
+    """
+
+    blocks: tuple[tuple[int, int], ...] = field(metadata={"static": True})
+    inner: Float[Array | np.ndarray, " B"]
+    outer: Float[Array | np.ndarray, " B"]
+
+    @property
+    def dimension(self) -> int:
+        """The number of coordinates."""
+        return sum(count * size for count, size in self.blocks)
+
+    @property
+    def groups(self) -> int:
+        """The number of groups."""
+        return sum(count for count, _ in self.blocks)
+
+    def split(self, x: Any) -> Iterator[Any]:
+        """The coordinates of each block as (..., groups, coordinates); NumPy's or JAX's arrays."""
+        start = 0
+        for count, size in self.blocks:
+            stop = start + count * size
+            yield x[..., start:stop].reshape(*x.shape[:-1], count, size)
+            start = stop
+
+    def spread(self, values: Float[Array | np.ndarray, " B"]) -> Float[np.ndarray, " G"] | Array:
+        """Numbers of the blocks, repeated for each group."""
+        return values.repeat(np.array([count for count, _ in self.blocks]), axis=0)
+
+    def clip(self, x: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
+        """The nearest admissible point, to rounding."""
+        parts: list[Array] = []
+        for part, inner, outer in zip(self.split(x), self.inner, self.outer, strict=True):
+            positive = jnp.maximum(part, 0)
+            size = length(positive, 2)[..., None]
+            wanted = jnp.where(2 * size > inner, jnp.clip(size, inner, outer), 0)
+            scaled = positive * (wanted / jnp.where(size > 0, size, 1))
+            parts.append(scaled.reshape(*x.shape[:-1], -1))
+        return jnp.concatenate(parts, axis=-1)
+
+    def contains(self, x: Float[Array, "*n d"]) -> Bool[Array, "*n"]:
+        """Whether a point is admissible, judged in its own precision; NaN is not."""
+        inside = jnp.all((x >= 0) & jnp.isfinite(x), axis=-1)
+        for part, inner, outer in zip(self.split(x), self.inner, self.outer, strict=True):
+            size = length(part, 2)
+            inside &= jnp.all((size == 0) | ((size >= inner) & (size <= outer)), axis=-1)
+        return inside
+
+
+def check_spheres(domain: Any, dimension: int, name: str = "domain") -> SphereProduct:
+    """Make sure that a user's domain is a product of spheres, and fits.
+
+    Raises:
+        TypeError: if it is none.
+        ValueError: if its blocks do not add up to the dimension or its bounds are no bounds.
+    """
+    if not isinstance(domain, SphereProduct):
+        raise TypeError(f"{name} is {domain!r}: give a SphereProduct(blocks, inner, outer)")
+    if domain.dimension != dimension or any(min(block) < 1 for block in domain.blocks):
+        raise ValueError(
+            f"{name}.blocks {domain.blocks} have {domain.dimension} coordinates: give positive "
+            f"numbers whose products add up to {dimension}"
+        )
+    inner, outer = np.asarray(domain.inner), np.asarray(domain.outer)
+    for side, bound in (("inner", inner), ("outer", outer)):
+        if bound.shape != (len(domain.blocks),):
+            raise ValueError(
+                f"{name}.{side} has shape {bound.shape}: give one number for each of "
+                f"{len(domain.blocks)} blocks"
+            )
+    if not np.all((inner >= 0) & (inner <= outer) & (outer < np.inf)):
+        raise ValueError(
+            f"{name} must have 0 <= inner <= outer < inf, got {inner.tolist()} and {outer.tolist()}"
+        )
+    return domain
+
+
 def check(domain: Any, dimension: int, name: str = "domain") -> Domain:
     """Make sure that a user's domain is one, and fits.
 
@@ -81,6 +182,11 @@ def check(domain: Any, dimension: int, name: str = "domain") -> Domain:
     """
     if isinstance(domain, Unbounded):
         return domain
+    if isinstance(domain, SphereProduct):
+        raise TypeError(
+            f"{name} is a SphereProduct, which holds embedded images: jaxnpc.perceptual certifies "
+            "those. Here give Unbounded() or Box(lower, upper)"
+        )
     if not isinstance(domain, Box):
         raise TypeError(f"{name} is {domain!r}: give Unbounded() or Box(lower, upper)")
     bounds = {"lower": np.asarray(domain.lower), "upper": np.asarray(domain.upper)}

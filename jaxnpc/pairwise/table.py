@@ -7,8 +7,8 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxnpc.distances import is_norm
-from jaxnpc.domains import Box, Domain, Unbounded, check
-from jaxnpc.pairwise import l1, l2, linf, proofs
+from jaxnpc.domains import Box, Domain, SphereProduct, Unbounded, check, check_spheres
+from jaxnpc.pairwise import l1, l2, linf, proofs, sphere_proofs, spheres
 from jaxnpc.pairwise.frame import PairRadius, Vector
 
 INF = float("inf")
@@ -43,6 +43,7 @@ TABLE: dict[tuple[float, float, type], Cell] = {
     (2, 1, Box): Cell(l2.rho, proofs.l2, True, "O(d) a step"),
     (2, 2, Unbounded): Cell(l2.rho, proofs.l2, True, "O(d)"),
     (2, 2, Box): Cell(l2.rho, proofs.l2, True, "O(d) a step"),
+    (2, 2, SphereProduct): Cell(spheres.rho, sphere_proofs.spheres, False, "O(d) a step"),
     (2, INF, Unbounded): Cell(l2.rho, proofs.l2, True, "O(d)"),
     (2, INF, Box): Cell(l2.rho, proofs.l2, True, "O(d) a step"),
     (INF, 1, Unbounded): Cell(linf.rho, proofs.linf, True, "O(d log d)"),
@@ -54,7 +55,7 @@ TABLE: dict[tuple[float, float, type], Cell] = {
 }
 
 
-def cell(p: float, q: float, domain: Domain | type) -> Cell:
+def cell(p: float, q: float, domain: Domain | SphereProduct | type) -> Cell:
     """The entry of the table.
 
     Args:
@@ -73,17 +74,19 @@ def cell(p: float, q: float, domain: Domain | type) -> Cell:
         known = sorted({(p, q) for p, q, _ in TABLE})
         raise ValueError(
             f"no pair radius for p = {p!r}, q = {q!r} on {kind.__name__}: known are (p, q) in "
-            f"{known} on Unbounded and Box"
+            f"{known} on Unbounded and Box, and (2, 2) on SphereProduct"
         )
     return TABLE[p, q, kind]
 
 
-def is_exact(p: float, q: float, domain: Domain | type) -> bool:
+def is_exact(p: float, q: float, domain: Domain | SphereProduct | type) -> bool:
     """Whether `rho` is the minimal perturbation of a pair itself; else it is a lower bound."""
     return cell(p, q, domain).exact
 
 
-def rho(z: Vector, w_i: Vector, w_j: Vector, *, p: float, q: float, domain: Domain) -> PairRadius:
+def rho(
+    z: Vector, w_i: Vector, w_j: Vector, *, p: float, q: float, domain: Domain | SphereProduct
+) -> PairRadius:
     r"""How far z can be moved before it is as close to $w_j$ as to $w_i$ (eq. 2).
 
     $$\rho_p^q(z)_{i,j} = \min_{x \in X} |x - z|_q \quad\text{s.t.}\quad
@@ -124,7 +127,7 @@ def prove(
     *,
     p: float,
     q: float,
-    domain: Domain,
+    domain: Domain | SphereProduct,
 ) -> Float[np.ndarray, " n"]:
     r"""Radii of n triples that never exceed the minimal perturbation in exact arithmetic.
 
@@ -161,7 +164,7 @@ def prove(
     if len(set(shapes)) > 1 or points[0].ndim != 2:
         raise ValueError(f"z, w_i and w_j have shapes {shapes}: give three arrays of one (n, d)")
     n, d = shapes[0]
-    domain = check(domain, d)
+    domain = (check_spheres if isinstance(domain, SphereProduct) else check)(domain, d)
     radii = np.zeros(n)
     finite = np.flatnonzero(np.isfinite(np.concatenate(points, axis=-1)).all(axis=-1))
     # Chunks whose temporaries stay in the cache are several times faster.

@@ -1,0 +1,21 @@
+"""Certificates in the LPIPS metric: within this perceptual distance the class does not change."""
+
+from jaxnpc.perceptual.alexnet import CIFAR, IMAGENET, AlexNet, Architecture
+from jaxnpc.perceptual.certify import certify, certify_embedded
+from jaxnpc.perceptual.embedding import Embedding, embed, lpips, random_embedding
+from jaxnpc.perceptual.weights import load_embedding, save_embedding
+
+__all__ = [
+    "CIFAR",
+    "IMAGENET",
+    "AlexNet",
+    "Architecture",
+    "Embedding",
+    "certify",
+    "certify_embedded",
+    "embed",
+    "load_embedding",
+    "lpips",
+    "random_embedding",
+    "save_embedding",
+]
