@@ -6,6 +6,9 @@ turns of several gradient steps: an epoch takes 120 of them one after the other.
 by [`train`][jaxnpc.training.train], the default selection and others; k-means and augmentation of
 all images. Without MNIST random images take its place: the time is the same. `--quick` takes turns
 of one step and 1000 prototypes.
+
+`speedup_plain` compares epochs: of `train`, shifts included, and as many steps of `plain`;
+`speedup_step` single steps in turns, each a call from Python.
 """
 
 import time
@@ -100,16 +103,15 @@ def main() -> None:
     def fresh(repeat):
         return ([(x[rows], y[rows]) for rows in rng.integers(0, len(x), (turn, BATCH))],)
 
-    seconds = harness.alternate({"ours": ours, "plain": plain}, fresh, 1 if args.quick else 5)
-    # Both saw the same minibatches from the same start: they must have learnt the same.
+    # From one start, by the same minibatch, both must learn the same.
+    first = fresh(-1)[0][:1]
+    ours(first)
+    plain(first)
     apart = np.abs(np.asarray(mine[0]) - theirs[0]).max() / np.abs(theirs[0] - np.asarray(w)).max()
+    seconds = harness.alternate({"ours": ours, "plain": plain}, fresh, 1 if args.quick else 5)
     report.row(what="one minibatch", **harness.medians(seconds, turn), apart=float(apart))
-    ratio = harness.ratio(seconds, "plain")
-    report.row(
-        what=f"epoch of {steps} minibatches, extrapolated",
-        **harness.medians(seconds, turn / steps),
-        apart=None,
-    )
+    epoch = harness.medians(seconds, turn / steps)
+    report.row(what=f"epoch of {steps} minibatches, extrapolated", **epoch, apart=None)
 
     epochs = 1 if args.quick else 3
     common = {"per_class": per_class, "start": "sample", "epochs": epochs, "cap": CAP}
@@ -129,8 +131,11 @@ def main() -> None:
         if name == "paper's recipe":
             target = None if args.quick else "<= 12"
             report.summarise("seconds_per_epoch", result.seconds_per_epoch, target)
+            target = None if args.quick else ">= 20"
+            speedup = epoch["plain"] / result.seconds_per_epoch
+            report.summarise("speedup_plain", speedup, target)
+            report.summarise("speedup_step", harness.ratio(seconds, "plain"))
     report.summarise("seconds_per_epoch_150_components", result.seconds_per_epoch)
-    report.summarise("speedup_plain", ratio, None if args.quick else ">= 20")
 
     for name, augment in AUGMENTATIONS.items():
         batch = jnp.asarray(x[:BATCH].reshape(-1, 28, 28))
