@@ -97,47 +97,29 @@ def _evaluate(
     return jax.lax.fori_loop(0, count, search, jnp.zeros((2, len(pairs.row)), z.dtype))
 
 
-def half_space_bounds(
+def lower_bounds(
     prepared: Prepared,
     z: Float[np.ndarray, "n d"],
     labels: Int[np.ndarray, " n"],
     found: Scores,
+    *,
+    spheres: bool = True,
     progress: Callable[[int], object] = lambda _: None,
 ) -> Found:
-    """The bound of Lemma 2.9 on all of R^D (eq. 13).
+    """The bound of Lemma 2.9 on the product of spheres, or on all of R^D.
 
     Args:
         prepared: the classifier.
         z: n embedded images, float32 and finite.
         labels: their classes.
         found: their `scores`.
+        spheres: whether pairs are bounded on the spheres (Prop. 3.1, corrected), else by the
+            half-space alone (eq. 13).
         progress: called with numbers of points that are finished.
 
     Returns:
         The bounds.
     """
-    return _bounds(prepared, z, labels, found, False, progress)
-
-
-def sphere_bounds(
-    prepared: Prepared,
-    z: Float[np.ndarray, "n d"],
-    labels: Int[np.ndarray, " n"],
-    found: Scores,
-    progress: Callable[[int], object] = lambda _: None,
-) -> Found:
-    """The same on the product of spheres (Prop. 3.1, corrected); arguments as before."""
-    return _bounds(prepared, z, labels, found, True, progress)
-
-
-def _bounds(
-    prepared: Prepared,
-    z: Float[np.ndarray, "n d"],
-    labels: Int[np.ndarray, " n"],
-    found: Scores,
-    spheres: bool,
-    progress: Callable[[int], object],
-) -> Found:
     n, k = found.lower.shape
     result = Found(np.zeros(n), np.full((n, 2), -1), np.zeros(n, int), np.zeros(n, int))
     most = max(1, min(ROWS, TABLE // (prepared.members.shape[1] * k)))

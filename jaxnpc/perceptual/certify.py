@@ -20,16 +20,13 @@ from jaxnpc.certify import check_labels
 from jaxnpc.decisions import decide
 from jaxnpc.domains import SphereProduct
 from jaxnpc.pairwise.sphere_proofs import group_squares
-from jaxnpc.perceptual.bounds import Found, half_space_bounds, sphere_bounds
+from jaxnpc.perceptual.bounds import lower_bounds
 from jaxnpc.perceptual.embedding import Embedding, check_images, embed
 from jaxnpc.perceptual.prepared import Scores, certainly, prepare, scores
 from jaxnpc.prototypes import PrototypeClassifier, finite_rows
 
-METHODS: dict[str, Callable[..., Found]] = {
-    "spheres": sphere_bounds,
-    "half-space": half_space_bounds,
-}
-"""The bounds by their names."""
+METHODS = {"spheres": True, "half-space": False}
+"""The bounds by their names: whether they use the spheres."""
 
 OFF = 1e-5
 """How far the norm of a group may lie from the domain's, relatively: more is no rounding."""
@@ -152,12 +149,12 @@ class _Run:
     def __init__(self, classifier: PrototypeClassifier, domain: SphereProduct, method: str) -> None:
         if method not in METHODS:
             raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
-        self.classifier, self.method = classifier, METHODS[method]
+        self.classifier, self.spheres = classifier, METHODS[method]
         self.prepared = prepare(classifier, domain)
         self.settings: dict[str, str] = {
             "distance": "lpips",
             "metric": "identity",
-            "domain": "product of spheres" if method == "spheres" else "unbounded",
+            "domain": "product of spheres" if self.spheres else "unbounded",
             "method": method,
         }
 
@@ -200,7 +197,9 @@ class _Run:
         radius, pair, count = np.zeros(n), np.full((n, 2), -1), np.zeros(n, np.int64)
         if len(rows):
             some = Scores(found.lower[rows], found.upper[rows])
-            bound = self.method(self.prepared, clean[rows], label[rows], some)
+            bound = lower_bounds(
+                self.prepared, clean[rows], label[rows], some, spheres=self.spheres
+            )
             radius[rows], pair[rows], count[rows] = bound.radius, bound.pair, bound.evaluated
         right = (predicted == label) & finite
         return Certificate(

@@ -11,7 +11,8 @@ from jaxnpc.bounds import lower_bounds
 from jaxnpc.domains import SphereProduct, Unbounded
 from jaxnpc.pairwise.table import prove
 from jaxnpc.perceptual import bounds
-from jaxnpc.perceptual.bounds import half_space_bounds, plane_bound, sphere_bounds
+from jaxnpc.perceptual.bounds import lower_bounds as embedded_bounds
+from jaxnpc.perceptual.bounds import plane_bound
 from jaxnpc.perceptual.prepared import certainly, prepare, scores
 from jaxnpc.prototypes import prototype_classifier
 from tests.jaxnpc import spheres
@@ -43,9 +44,9 @@ def problem(seed, n=60, k=12, kind="sphere", spread=0.15, sizes=(4, 4, 4)):
     return near(y), y, prototype_classifier(w.astype(np.float32), labels), domain(kind)
 
 
-def run(z, y, classifier, space, method=sphere_bounds):
+def run(z, y, classifier, space, spheres=True):
     prepared = prepare(classifier, space)
-    return method(prepared, z, y, scores(prepared, z))
+    return embedded_bounds(prepared, z, y, scores(prepared, z), spheres=spheres)
 
 
 def every_pair(z, y, classifier, space):
@@ -78,7 +79,7 @@ def test_the_search_finds_the_minimum_over_rivals_of_the_best_of_a_few_own(kind)
     np.testing.assert_array_equal(found.radius[~some], 0)
     assert at_most(found.radius, best)
     assert (found.radius > 0)[some].mean() > 0.97
-    plane = run(z, y, classifier, space, half_space_bounds).radius
+    plane = run(z, y, classifier, space, spheres=False).radius
     assert (found.radius >= plane - 1e-6).all()
     # All own prototypes may be better than the two of the best half-space bound, by little.
     assert (found.radius >= 0.97 * best)[some].mean() > 0.9
@@ -92,7 +93,7 @@ def test_the_search_finds_the_minimum_over_rivals_of_the_best_of_a_few_own(kind)
 
 def test_half_spaces_are_those_of_the_other_pipeline():
     z, y, classifier, space = problem(1, 100)
-    found = run(z, y, classifier, space, half_space_bounds)
+    found = run(z, y, classifier, space, spheres=False)
     want = lower_bounds(classifier, z, y, q=2)
     np.testing.assert_allclose(found.radius, want.radius, rtol=1e-5, atol=1e-9)
     assert (found.radius > 0.02).sum() > 40
@@ -206,8 +207,8 @@ def test_equal_prototypes_of_two_classes_leave_nothing():
     z, _, _, space = problem(6, 20)
     w = np.concatenate([z[:3], z[:3]])
     classifier = prototype_classifier(w, [0, 0, 0, 1, 1, 1])
-    for method in (sphere_bounds, half_space_bounds):
-        found = run(z, np.zeros(20, int), classifier, space, method)
+    for curved in (True, False):
+        found = run(z, np.zeros(20, int), classifier, space, curved)
         np.testing.assert_array_equal(found.radius, 0)
 
 
