@@ -49,6 +49,18 @@ class Interpolant(NamedTuple):
     error: float
 
 
+class Nodes(NamedTuple):
+    """What the search for an interpolant finds; it takes a while, and the rest does not.
+
+    Attributes:
+        abscissae: n + 1 points where the interpolant meets the function, in ascending order.
+        error: the bound on the distance between the two.
+    """
+
+    abscissae: tuple[float, ...]
+    error: float
+
+
 class Pieces(NamedTuple):
     """A continuous piecewise polynomial.
 
@@ -70,6 +82,7 @@ def interpolate(
     error: float = 1e-2,
     asymptotes: Asymptotes = ((0.0, -1.0), (0.0, 1.0)),
     derivative: Callable[[np.ndarray], np.ndarray] | None = None,
+    known: Nodes | None = None,
 ) -> Interpolant:
     """A piecewise-linear activation in place of a smooth one.
 
@@ -78,6 +91,7 @@ def interpolate(
         error: the greatest distance allowed, positive.
         asymptotes: the lines fn tends to at minus and plus infinity, by default those of tanh.
         derivative: fn's second derivative, elementwise; by default `jax.grad` finds it.
+        known: what the search for nodes found before; by default it runs.
 
     Returns:
         The activation, with as few kinks as the error allows, and the bound proved for it.
@@ -94,7 +108,7 @@ def interpolate(
     References:
         C. de Boor, A Practical Guide to Splines, 1978, chapters II and III.
     """
-    pieces = interpolate_pieces(fn, error, asymptotes, 1, derivative)
+    pieces = interpolate_pieces(fn, error, asymptotes, 1, derivative, known)
     first = pieces.coefficients[0][0]  # both tails are expanded about their node
     slopes = [row[1] for row in pieces.coefficients]
     function = piecewise_linear(pieces.kinks, slopes, (pieces.kinks[0], first))
@@ -107,6 +121,7 @@ def interpolate_pieces(
     asymptotes: Asymptotes,
     degree: int,
     derivative: Callable[[np.ndarray], np.ndarray] | None = None,
+    known: Nodes | None = None,
 ) -> Pieces:
     """The continuous interpolant of degree 1 or 2, in the manner of `interpolate`.
 
@@ -116,6 +131,7 @@ def interpolate_pieces(
         asymptotes: the lines fn tends to.
         degree: 1 for chords, 2 for parabolas.
         derivative: the derivative of order degree + 1.
+        known: what the search for nodes found before; by default it runs.
 
     Returns:
         The pieces and the bound.
@@ -127,14 +143,11 @@ def interpolate_pieces(
         raise ValueError(f"degree must be 1 or 2, got {degree}")
     if not error > 0:
         raise ValueError(f"error must be positive, got {error}")
-    derivative = _derivative(fn, degree + 1) if derivative is None else derivative
     value = _elementwise(fn)
-    gaps = [
-        lambda x, m=m, c=c, side=side: value(side * x) - (m * side * x + c)
-        for side, (m, c) in zip((-1, 1), asymptotes, strict=True)
-    ]
-    (a, left), (b, right) = (_reach(gap, error) for gap in gaps)
-    nodes, inner = _nodes(value, derivative, (-a, b), degree, error)
+    if known is None:
+        derivative = _derivative(fn, degree + 1) if derivative is None else derivative
+        known = _search(value, derivative, asymptotes, degree, error)
+    nodes = np.array(known.abscissae)
     anchors, rows = _parabolas(value, nodes, degree)
     start, stop = value(nodes[:1]), value(nodes[-1:])
     tails = np.zeros((degree + 1, 2))
@@ -145,8 +158,25 @@ def interpolate_pieces(
         tuple(nodes.tolist()),
         (float(nodes[0]), *anchors.tolist(), float(nodes[-1])),
         tuple(map(tuple, coefficients.T.tolist())),
-        max(inner, left, right),
+        known.error,
     )
+
+
+def _search(
+    value: Callable[[np.ndarray], np.ndarray],
+    derivative: Callable[[np.ndarray], np.ndarray],
+    asymptotes: Asymptotes,
+    degree: int,
+    error: float,
+) -> Nodes:
+    """The fewest nodes that keep the error, and the error that they keep."""
+    gaps = [
+        lambda x, m=m, c=c, side=side: value(side * x) - (m * side * x + c)
+        for side, (m, c) in zip((-1, 1), asymptotes, strict=True)
+    ]
+    (a, left), (b, right) = (_reach(gap, error) for gap in gaps)
+    nodes, inner = _nodes(value, derivative, (-a, b), degree, error)
+    return Nodes(tuple(nodes.tolist()), max(inner, left, right))
 
 
 def _elementwise(fn: Callable[[Any], Any]) -> Callable[[np.ndarray], np.ndarray]:
@@ -252,36 +282,121 @@ def _gelu(x: np.ndarray) -> np.ndarray:
     return x / 2 * np.vectorize(math.erfc, otypes=[float])(-x / math.sqrt(2))
 
 
+def _gelu_curvature(x: np.ndarray) -> np.ndarray:
+    return (2 - x**2) * _gauss(x)
+
+
 def _sigmoid_curvature(x: np.ndarray) -> np.ndarray:
     s = _sigmoid(x)
     return s * (1 - s) * (1 - 2 * s)
 
 
-def tanh(error: float = 1e-2) -> Interpolant:
+ERROR = 1e-2
+"""The error of the named interpolants."""
+
+KNOWN: dict[str, Nodes] = {
+    "tanh": Nodes(
+        (
+            -2.6474609375,
+            -1.7731502906918544,
+            -1.287554875043104,
+            -0.9266691806338077,
+            -0.6112901506510915,
+            -0.2789177719905224,
+            0.2789177719905137,
+            0.61129015065108,
+            0.9266691806337958,
+            1.2875548750430916,
+            1.773150290691836,
+            2.6474609375,
+        ),
+        0.009983923221756452,
+    ),
+    "sigmoid": Nodes(
+        (
+            -4.595703125,
+            -2.9033759303506166,
+            -1.912916641678323,
+            -1.0470203730343157,
+            1.0470203730343117,
+            1.912916641678315,
+            2.9033759303506166,
+            4.595703125,
+        ),
+        0.009994227228881103,
+    ),
+    "gelu": Nodes(
+        (
+            -2.67529296875,
+            -1.7655902832286157,
+            -0.8744073341397288,
+            -0.4793226045093028,
+            -0.15437353180244948,
+            0.1543735318024518,
+            0.47932260450930864,
+            0.87440733413974,
+            1.765590283228631,
+            2.67529296875,
+        ),
+        0.009987399988001142,
+    ),
+    "softplus": Nodes(
+        (
+            -4.6005859375,
+            -2.8425722849453443,
+            -1.8707901129887237,
+            -1.1567899687130627,
+            -0.5556316315760981,
+            8.677878915037867e-15,
+            0.5556316315761147,
+            1.1567899687130867,
+            1.8707901129887639,
+            2.842572284945386,
+            4.6005859375,
+        ),
+        0.009995822612760996,
+    ),
+}
+"""Their nodes, which importing the package would take a tenth of a second to search for."""
+
+
+def _known(name: str, error: float) -> Nodes | None:
+    return KNOWN[name] if error == ERROR else None
+
+
+def tanh(error: float = ERROR) -> Interpolant:
     """The hyperbolic tangent within the error."""
-    return interpolate(np.tanh, error, derivative=lambda x: 2 * np.tanh(x) * (np.tanh(x) ** 2 - 1))
+    return interpolate(
+        np.tanh,
+        error,
+        derivative=lambda x: 2 * np.tanh(x) * (np.tanh(x) ** 2 - 1),
+        known=_known("tanh", error),
+    )
 
 
-def sigmoid(error: float = 1e-2) -> Interpolant:
+def sigmoid(error: float = ERROR) -> Interpolant:
     """The logistic function 1 / (1 + exp(-x)) within the error."""
-    return interpolate(_sigmoid, error, ((0.0, 0.0), (0.0, 1.0)), _sigmoid_curvature)
+    tails = ((0.0, 0.0), (0.0, 1.0))
+    return interpolate(_sigmoid, error, tails, _sigmoid_curvature, _known("sigmoid", error))
 
 
-def gelu(error: float = 1e-2) -> Interpolant:
+def gelu(error: float = ERROR) -> Interpolant:
     """The Gaussian error linear unit, x times the normal distribution at x, within the error.
 
     Without the approximation by tanh, `jax.nn.gelu(x, approximate=False)`.
     """
-    return interpolate(_gelu, error, ((0.0, 0.0), (1.0, 0.0)), lambda x: (2 - x**2) * _gauss(x))
+    tails = ((0.0, 0.0), (1.0, 0.0))
+    return interpolate(_gelu, error, tails, _gelu_curvature, _known("gelu", error))
 
 
-def softplus(error: float = 1e-2) -> Interpolant:
+def softplus(error: float = ERROR) -> Interpolant:
     """The function log(1 + exp(x)) within the error."""
     return interpolate(
         lambda x: np.logaddexp(x, 0),
         error,
         ((0.0, 0.0), (1.0, 0.0)),
         lambda x: _sigmoid(x) * _sigmoid(-x),
+        _known("softplus", error),
     )
 
 

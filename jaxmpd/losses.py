@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxmpd.elementwise import Loss, Smooth
-from jaxmpd.interpolants import Asymptotes, interpolate_pieces
+from jaxmpd.interpolants import Asymptotes, Nodes, interpolate_pieces
 from jaxmpd.majorants import Quadratic, logistic_weight
 from jaxmpd.softmax import Softmax, majorise_softmax
 
@@ -200,6 +200,7 @@ def interpolated_loss(
     degree: int = 2,
     table: tuple[Callable[[np.ndarray], np.ndarray], Callable[[np.ndarray], np.ndarray]]
     | None = None,
+    known: Nodes | None = None,
 ) -> Loss:
     """A smooth loss, searched through an interpolant of its function of the residual or margin.
 
@@ -214,6 +215,7 @@ def interpolated_loss(
         degree: 2 for parabolas, 1 for chords.
         table: NumPy versions of the function and of its derivative of order degree + 1, by default
             found by `jax.grad`.
+        known: what the search for nodes found before; by default it runs.
 
     Returns:
         The loss.
@@ -222,7 +224,7 @@ def interpolated_loss(
         ValueError: if the error is not positive or the asymptotes are not the function's.
     """
     fn, derivative = table or (smooth.value, None)
-    pieces = interpolate_pieces(fn, error, asymptotes, degree, derivative)
+    pieces = interpolate_pieces(fn, error, asymptotes, degree, derivative, known)
     return Loss(
         pieces.kinks, pieces.anchors, pieces.coefficients, margin, smooth, error=pieces.error
     )
@@ -241,8 +243,27 @@ def _third_derivative(m: np.ndarray) -> np.ndarray:
     return s * (1 - s) * (1 - 2 * s)
 
 
+LOGISTIC_ERROR = 1e-3
+LOGISTIC_NODES = Nodes(
+    (
+        -6.908203125,
+        -4.181099960660332,
+        -2.7306940694594437,
+        -1.6645774500184163,
+        -0.6821216432073368,
+        0.6821216432073451,
+        1.6645774500184185,
+        2.7306940694594606,
+        4.181099960660393,
+        6.908203125,
+    ),
+    0.0009990530345325155,
+)
+"""What the search finds for that error; importing the package need not wait for it."""
+
+
 @functools.cache  # equal arguments, one object: static arguments of jit compare by it
-def logistic(error: float = 1e-3) -> Loss:
+def logistic(error: float = LOGISTIC_ERROR) -> Loss:
     """The binary logistic loss log(1 + exp(-m)) of the margin, searched by parabolas.
 
     Example:
@@ -256,6 +277,7 @@ def logistic(error: float = 1e-3) -> Loss:
         ((-1.0, 0.0), (0.0, 0.0)),
         margin=True,
         table=(lambda m: np.logaddexp(0, -m), _third_derivative),
+        known=LOGISTIC_NODES if error == LOGISTIC_ERROR else None,
     )
 
 

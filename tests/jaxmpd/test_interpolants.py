@@ -39,6 +39,19 @@ def test_named_interpolants_are_within_a_hundredth(name):
     assert f.monotone == (name != "gelu")
 
 
+def test_nodes_that_are_kept_are_those_that_the_search_finds(monkeypatch):
+    kept = {name: getattr(interpolants, name)() for name in SMOOTH}
+    monkeypatch.setattr(interpolants, "_known", lambda name, error: None)
+    for name, (function, error) in kept.items():
+        found = getattr(interpolants, name)()
+        np.testing.assert_allclose(function.kinks, found.function.kinks, rtol=1e-6, atol=1e-6)
+        assert error == pytest.approx(found.error, rel=1e-6)
+    monkeypatch.setattr(losses, "LOGISTIC_NODES", None)
+    found = losses.logistic.__wrapped__()
+    np.testing.assert_allclose(losses.LOGISTIC.kinks, found.kinks, rtol=1e-6)
+    assert losses.LOGISTIC.error == pytest.approx(found.error, rel=1e-6)
+
+
 @pytest.mark.parametrize(("degree", "constant"), [(1, 1 / 8), (2, 1 / (72 * np.sqrt(3)))])
 def test_the_pieces_are_about_as_few_as_any_interpolant_needs(degree, constant):
     """Asymptotically the integral of |f^(d+1)|^(1/(d+1)) times (C / error)^(1/(d+1))."""
