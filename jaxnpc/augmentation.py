@@ -24,7 +24,8 @@ class Shift:
         pixels: the largest step.
         diagonal: whether both axes move independently, by any number up to `pixels`; by default
             one axis moves, one way or the other, as in the paper's recipe.
-        keep: the share of images that stay as they are.
+        flip: whether half of the images are mirrored left to right.
+        keep: the share of images that are not moved.
         fill: what comes in: "zero" or the "edge" pixels repeated.
 
     Raises:
@@ -39,6 +40,7 @@ class Shift:
 
     pixels: int = 1
     diagonal: bool = False
+    flip: bool = False
     keep: float = 0.2
     fill: str = "zero"
 
@@ -52,6 +54,10 @@ class Shift:
     ) -> Float[Array, "n h w *c"]:
         """Shifted images."""
         n, most = len(images), self.pixels
+        if self.flip:
+            mirrored = jax.random.bernoulli(jax.random.fold_in(key, 0), shape=(n,))
+            mirrored = mirrored.reshape(n, *[1] * (images.ndim - 1))
+            images = jnp.where(mirrored, images[:, :, ::-1], images)
         move, axis, stay = jax.random.split(key, 3)
         if self.diagonal:
             steps = jax.random.randint(move, (n, 2), -most, most + 1)

@@ -8,9 +8,14 @@ import jax.numpy as jnp
 from flax import linen
 from jaxtyping import Array, Float
 
+from jaxnpc.perceptual import patches
+
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 """Of ImageNet's channels in [0, 1]; both networks take images less these, over these."""
+
+NORM_EPS = 1e-5
+"""What is added to a variance before it is divided by."""
 
 
 class Convolution(NamedTuple):
@@ -119,6 +124,12 @@ class AlexNet(linen.Module):
     Attributes:
         architecture: the network.
         dtype: what is computed in, with parameters in float32: bfloat16 is for training only.
+        patches: whether convolutions are written as matrix products of patches: the same numbers
+            to rounding, for training inside loops ([`patches`][jaxnpc.perceptual.patches]).
+        normalized: whether the batch's own mean and variance are taken off every channel before
+            the ReLU, with a `scale` and a `bias` in `norm1`, ... instead of the convolution's bias:
+            for training, and folded into the convolutions afterwards. What was taken off is in the
+            collection `batch_stats`.
 
     Example:
         >>> net = AlexNet(CIFAR)
@@ -129,6 +140,8 @@ class AlexNet(linen.Module):
 
     architecture: Architecture
     dtype: Any = jnp.float32
+    patches: bool = False
+    normalized: bool = False
 
     @linen.compact
     def __call__(self, images: Float[Array, "n h w 3"]) -> tuple[Float[Array, "n h w c"], ...]:
@@ -146,7 +159,7 @@ class AlexNet(linen.Module):
         found: list[Array] = []
         for l, layer in enumerate(self.architecture.layers):
             if layer.pool:
-                x = linen.max_pool(x, (layer.pool, layer.pool), (2, 2))
+                x = self.max_pool(x, layer.pool)
             convolution = linen.Conv(
                 layer.features,
                 (layer.kernel, layer.kernel),
@@ -155,8 +168,26 @@ class AlexNet(linen.Module):
                 dtype=self.dtype,
                 precision=jax.lax.Precision.HIGHEST,
                 kernel_init=linen.initializers.he_normal(),
+                use_bias=not self.normalized,
+                conv_general_dilated=patches.convolve if self.patches else None,
                 name=f"conv{l + 1}",
             )
-            x = linen.relu(convolution(x))
+            x = convolution(x)
+            if self.normalized:
+                norm = linen.BatchNorm(
+                    use_running_average=False,
+                    momentum=0.0,
+                    epsilon=NORM_EPS,
+                    dtype=self.dtype,
+                    name=f"norm{l + 1}",
+                )
+                x = norm(x)
+            x = linen.relu(x)
             found.append(x)
         return tuple(found)
+
+    def max_pool(self, x: Float[Array, "n h w c"], window: int) -> Float[Array, "n p q c"]:
+        """The maxima of windows that start at every second pixel."""
+        if self.patches:
+            return patches.max_pool(x, window)
+        return linen.max_pool(x, (window, window), (2, 2))

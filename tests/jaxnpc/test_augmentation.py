@@ -36,6 +36,14 @@ def test_shifts_are_by_whole_pixels_each_as_often(fill, diagonal):
     assert all(abs(c - expected) < 4.5 * expected**0.5 for c in counts.values())
 
 
+def test_half_of_the_images_are_mirrored():
+    x = images(4)
+    out = np.asarray(Shift(0, flip=True, keep=1.0)(KEY, x))
+    mirrored = (out == x[:, :, ::-1]).all(axis=(1, 2))
+    assert (mirrored | (out == x).all(axis=(1, 2))).all()
+    assert abs(mirrored.mean() - 0.5) < 4 * (0.25 / N) ** 0.5
+
+
 @pytest.mark.parametrize("augment", [Shift(keep=0.3), Warp(keep=0.3), Warp(elastic=1.0, keep=0.3)])
 def test_a_share_of_images_stays_and_draws_are_new_with_every_key(augment):
     x = images(1)
