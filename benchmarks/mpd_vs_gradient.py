@@ -20,7 +20,8 @@ tells what those contribute. Ratios are medians over the seeds of our loss over 
 
 Every run is kept in the folder --cache, so that an interrupted benchmark continues where it stood;
 delete the folder after a change of the code. The full benchmark takes about an hour on two idle
-cores; only the budgets in seconds need them idle: `--budgets steps` runs the others.
+cores; only the budgets in seconds need them idle: `--budgets steps` runs the others, and
+`--budgets seconds --against levenberg` races against some peers only.
 """
 
 import itertools
@@ -57,6 +58,8 @@ LABELS = {
     "levenberg": "Levenberg-Marquardt",
     "polish": "MPD without exact steps",
 }
+
+RIVALS = ("polish", *FULL_BATCH, *PEERS)
 
 
 class Budget(NamedTuple):
@@ -225,7 +228,9 @@ def compare(
     return curve
 
 
-def race(lab: Lab, race: Race, report: harness.Report, options: Options) -> list[dict[str, Any]]:
+def race(
+    lab: Lab, race: Race, report: harness.Report, options: Options, against: tuple[str, ...]
+) -> list[dict[str, Any]]:
     """Compare validation losses at equal seconds, and return the rows of the curve."""
     budget = Budget(race.data, "", race.peer_batches, seconds=race.seconds)
     first = options.seeds[0]
@@ -236,18 +241,18 @@ def race(lab: Lab, race: Race, report: harness.Report, options: Options) -> list
     def run(name: str, **settings: Any) -> Config:
         return Config(race.data, name, "full", seconds=race.seconds, seed=first, **settings)
 
-    chosen = {
-        "mpd": (run("mpd", start=START), 1),
-        "polish": (run("polish", start=START, ridge=HYBRID_RIDGE), 1),
-    }
-    for name in FULL_BATCH:
+    chosen = {"mpd": (run("mpd", start=START), 1)}
+    if "polish" in against:
+        chosen["polish"] = (run("polish", start=START, ridge=HYBRID_RIDGE), 1)
+    for name in (name for name in FULL_BATCH if name in against):
         many = [
             run(name, start=start, ridge=ridge)
             for start in options.lbfgs_starts
             for ridge in options.ridges
         ]
         chosen[name] = (min(many, key=loss), len(many))
-    for name in PEERS:
+    gradient = [name for name in PEERS if name in against]
+    for name in gradient:
         chosen[name] = tune(lab, budget, name, options)
     histories = {
         name: [lab.history(replace(config, seed=seed)) for seed in options.seeds]
@@ -278,9 +283,16 @@ def race(lab: Lab, race: Race, report: harness.Report, options: Options) -> list
         report.summarise(f"{key}_most", float(ratios.max()))
         report.summarise(f"{key}_train", float(np.median(ends["mpd"][:, 0] / ends[peer][:, 0])))
 
-    compare("seconds", min(PEERS, key=lambda name: np.median(ends[name][:, 1])), race.gradient)
-    compare("lbfgs", "lbfgs", race.lbfgs)
-    compare("ablation", "polish", None)
+    if gradient:
+        best = min(gradient, key=lambda name: np.median(ends[name][:, 1]))
+        compare("seconds", best, race.gradient)
+    for key, peer, target in (
+        ("lbfgs", "lbfgs", race.lbfgs),
+        ("levenberg", "levenberg", None),
+        ("ablation", "polish", None),
+    ):
+        if peer in against:
+            compare(key, peer, target)
     curve = []
     for share in np.linspace(0.1, 1, 10):
         middle = {
@@ -306,6 +318,13 @@ def main() -> None:
         default="all",
         help="steps: leave out the budgets in seconds, which need an idle machine; or only those",
     )
+    options.add_argument(
+        "--against",
+        nargs="+",
+        choices=RIVALS,
+        default=RIVALS,
+        help="whom to race against at equal seconds (default: all)",
+    )
     args = options.parse_args()
     tables = {"terrain": terrain(10_000 if args.quick else 50_929)}
     path = harness.data(ROAD_FILE)
@@ -330,9 +349,10 @@ def main() -> None:
         if contest.data in tables and args.budgets != "steps":
             # The starts of Adam and NAG come from equal batch steps.
             known = next(budget for budget in budgets if budget.data == contest.data)
-            for name in PEERS:
+            for name in (name for name in PEERS if name in args.against):
                 tune(lab, known, name, choice)
-            curves += race(lab, contest, report, choice._replace(rates=rates))
+            limited = choice._replace(rates=rates)
+            curves += race(lab, contest, report, limited, tuple(args.against))
     report.summarise("configurations_tried", sum(row["tried"] for row in report.rows))
     report.rows += curves
     report.finish(args)
