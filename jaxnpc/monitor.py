@@ -1,6 +1,7 @@
 """What a training run shows of itself: losses and accuracies by epoch, and its best prototypes."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,6 +45,14 @@ CRITERIA: dict[str, Callable[[Figures], float]] = {
     "area": lambda figures: figures.area,
 }
 """What to choose prototypes by; more is better."""
+
+
+def check_criterion(criterion: str, eps: Sequence[float]) -> None:
+    """Raise a ValueError if there is no such criterion, or a radius is missing or negative."""
+    if criterion not in CRITERIA:
+        raise ValueError(f"criterion must be one of {', '.join(CRITERIA)}, got {criterion!r}")
+    if not len(eps) or not all(0 <= e < math.inf for e in eps):
+        raise ValueError(f"eps must hold radii of at least 0, got {eps!r}")
 
 
 class History(NamedTuple):

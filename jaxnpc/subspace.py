@@ -35,12 +35,14 @@ class Subspace:
         return self.mean + jnp.matmul(c, self.basis, precision=jax.lax.Precision.HIGHEST)
 
 
-def principal(x: Float[np.ndarray, "n d"], components: int) -> Subspace:
+def principal(x: Float[np.ndarray, "n d"], components: int, *, centred: bool = True) -> Subspace:
     """The subspace in which the points vary most.
 
     Args:
         x: n points.
         components: its dimension r.
+        centred: whether the subspace passes through the mean of the points; else through 0, and
+            what is largest is the mean square along a direction instead of its variance.
 
     Returns:
         The subspace, the direction of the largest variance first; computed in float64, with the
@@ -60,13 +62,13 @@ def principal(x: Float[np.ndarray, "n d"], components: int) -> Subspace:
             f"components must be at least 1 and at most {min(n, d)}, for {n} points of {d} "
             f"coordinates, got {components}"
         )
-    mean = np.mean(x, axis=0, dtype=np.float64)
+    mean = np.mean(x, axis=0, dtype=np.float64) if centred else np.zeros(d)
     # Of a data set of images one copy is as much as should be held, and float32 will do.
-    centred = x - mean.astype(x.dtype)
+    moved = x - mean.astype(x.dtype) if centred else x
     if d <= n:
-        basis = _leading(centred.T @ centred, components).T
+        basis = _leading(moved.T @ moved, components).T
     else:
-        basis = _leading(centred @ centred.T, components).T @ centred.astype(np.float64)
+        basis = _leading(moved @ moved.T, components).T @ moved.astype(np.float64)
     # Rounding, or fewer directions than asked for in which the points vary at all.
     basis = np.linalg.qr(basis.T)[0].T
     largest = np.take_along_axis(basis, np.abs(basis).argmax(axis=1)[:, None], axis=1)

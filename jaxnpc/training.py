@@ -19,7 +19,7 @@ from jaxmpd.runs import at_least_one
 from jaxmpd.training import fit
 from jaxnpc.augmentation import AUGMENTATIONS, Augment
 from jaxnpc.domains import Box, Domain, Unbounded, check, check_inside
-from jaxnpc.monitor import CRITERIA, History, Monitor, beside
+from jaxnpc.monitor import History, Monitor, beside, check_criterion
 from jaxnpc.plans import Plan, is_finite, optimizer_of, programs
 from jaxnpc.prototypes import (
     Distance,
@@ -166,8 +166,7 @@ def train(
     plan = Plan(
         distance, q, domain, objective, 1.0 if cap is None else cap, rivals, dropout, smoothing
     ).check()
-    if criterion not in CRITERIA:
-        raise ValueError(f"criterion must be one of {', '.join(CRITERIA)}, got {criterion!r}")
+    check_criterion(criterion, (0.0,) if eps is None else eps)
     image = data.shape if shape is None else tuple(shape)
     warp = _augmentation(augment, image, x)
     if isinstance(start, PrototypeClassifier):
@@ -179,8 +178,6 @@ def train(
         cap = default_cap(typical_radius(x, y, distance, q))
     plan = plan._replace(cap=cap)
     radii = (cap / 2,) if eps is None else tuple(float(e) for e in eps)
-    if not radii or not all(0 <= e < math.inf for e in radii):
-        raise ValueError(f"eps must hold radii of at least 0, got {eps!r}")
     every = max(1, epochs // 8) if evaluate_every is None else evaluate_every
     at_least_one(evaluate_every=every)
     tx, rate = optimizer_of(
