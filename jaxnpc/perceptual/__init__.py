@@ -3,6 +3,8 @@
 from jaxnpc.perceptual.alexnet import CIFAR, IMAGENET, AlexNet, Architecture
 from jaxnpc.perceptual.certify import certify, certify_embedded
 from jaxnpc.perceptual.embedding import Embedding, embed, lpips, random_embedding
+from jaxnpc.perceptual.shipped import cifar_embedding
+from jaxnpc.perceptual.training import train
 from jaxnpc.perceptual.weights import load_embedding, save_embedding
 
 __all__ = [
@@ -13,9 +15,11 @@ __all__ = [
     "Embedding",
     "certify",
     "certify_embedded",
+    "cifar_embedding",
     "embed",
     "load_embedding",
     "lpips",
     "random_embedding",
     "save_embedding",
+    "train",
 ]

@@ -65,9 +65,16 @@ class Embedding:
     size: tuple[int, int] = field(metadata={"static": True})
     eps: float = field(default=0.0, metadata={"static": True})
 
-    def __call__(self, images: Float[Array, "n h w 3"]) -> Float[Array, "n D"]:
-        """The embeddings of images with values in [0, 1], not checked; see `check_images`."""
-        net: Any = AlexNet(self.architecture, images.dtype)
+    def __call__(
+        self, images: Float[Array, "n h w 3"], *, patches: bool = False
+    ) -> Float[Array, "n D"]:
+        """The embeddings of images with values in [0, 1], not checked; see `check_images`.
+
+        Args:
+            images: n images.
+            patches: as for [`AlexNet`][jaxnpc.perceptual.alexnet.AlexNet]: for training in loops.
+        """
+        net: Any = AlexNet(self.architecture, images.dtype, patches=patches)
         found: tuple[Array, ...] = net.apply({"params": self.params}, images)
         parts: list[Array] = []
         for l, g in enumerate(found):

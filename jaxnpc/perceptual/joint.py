@@ -130,7 +130,7 @@ def embedded(
     embedding: Embedding, images: Float[Array, "n h w 3"], dtype: Any
 ) -> Float[Array, "n D"]:
     """Embeddings for training, the network computed in that precision."""
-    return embedding(images.astype(dtype)).astype(jnp.float32)
+    return embedding(images.astype(dtype), patches=True).astype(jnp.float32)
 
 
 def margins(
