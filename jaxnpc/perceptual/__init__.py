@@ -1,6 +1,7 @@
 """Certificates in the LPIPS metric: within this perceptual distance the class does not change."""
 
 from jaxnpc.perceptual.alexnet import CIFAR, IMAGENET, AlexNet, Architecture
+from jaxnpc.perceptual.attack import attack
 from jaxnpc.perceptual.certify import certify, certify_embedded
 from jaxnpc.perceptual.embedding import Embedding, embed, lpips, random_embedding
 from jaxnpc.perceptual.shipped import cifar_embedding
@@ -13,6 +14,7 @@ __all__ = [
     "AlexNet",
     "Architecture",
     "Embedding",
+    "attack",
     "certify",
     "certify_embedded",
     "cifar_embedding",

@@ -6,8 +6,10 @@ well. That is proved over all points of a set that holds every embedded image an
 true radius may be larger; no image at that distance is shown.
 """
 
+import os
 import time
 from collections.abc import Callable, Hashable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from tqdm import tqdm
 from jaxnpc.batching import blocks
 from jaxnpc.certificate import Certificate, checksums, concatenate
 from jaxnpc.certify import check_labels
+from jaxnpc.checkpoints import Checkpoints, fingerprint
 from jaxnpc.decisions import decide
 from jaxnpc.domains import SphereProduct
 from jaxnpc.pairwise.sphere_proofs import group_squares
@@ -40,6 +43,7 @@ def certify_embedded(
     domain: SphereProduct,
     method: str = "spheres",
     chunk: int = 1024,
+    checkpoint: str | os.PathLike[str] | None = None,
     progress: bool = False,
 ) -> Certificate:
     r"""Prove how far embedded images can move before their class changes.
@@ -54,6 +58,7 @@ def certify_embedded(
         method: "spheres", the corrected Prop. 3.1 on the domain; or "half-space", Lemma 2.9 on all
             of $\mathbb{R}^d$, which is weaker.
         chunk: how many points are worked off at a time.
+        checkpoint: a folder where finished chunks are kept, to resume a run that was interrupted.
         progress: whether to show a progress bar.
 
     Returns:
@@ -63,7 +68,8 @@ def certify_embedded(
     Raises:
         TypeError: if z or the prototypes are not float32, or the domain is no product of spheres.
         ValueError: if a shape or the domain does not fit, a point lies outside the domain, labels
-            are unknown or of a wrong number, or there is no such method.
+            are unknown or of a wrong number, there is no such method, or the checkpoint is another
+            run's.
 
     Example:
         >>> from jaxnpc.prototypes import prototype_classifier
@@ -93,7 +99,9 @@ def certify_embedded(
             f"{run.prepared.domain.dimension})"
         )
     index = None if labels is None else check_labels(classifier, labels, len(points))
-    return run(points, index, lambda part: (points[part], points[part]), chunk, progress)
+    return run(
+        points, index, lambda part: (points[part], points[part]), chunk, checkpoint, progress
+    )
 
 
 def certify(
@@ -104,6 +112,7 @@ def certify(
     *,
     method: str = "spheres",
     chunk: int = 512,
+    checkpoint: str | os.PathLike[str] | None = None,
     progress: bool = False,
 ) -> Certificate:
     r"""Prove within which LPIPS distance of each image no image is of another class.
@@ -120,6 +129,7 @@ def certify(
         method: "spheres" or "half-space"; with weights that differ or `eps`, "spheres" loses
             strength, see `Embedding.domain`.
         chunk: how many images are worked off at a time; it bounds the memory.
+        checkpoint: a folder where finished chunks are kept, to resume a run that was interrupted.
         progress: whether to show a progress bar.
 
     Returns:
@@ -128,7 +138,7 @@ def certify(
     Raises:
         TypeError: if the images are no floating-point numbers or the prototypes are not float32.
         ValueError: if a shape does not fit, a pixel lies outside [0, 1], labels are unknown or of a
-            wrong number, or there is no such method.
+            wrong number, there is no such method, or the checkpoint is another run's.
     """
     run = _Run(classifier, embedding.domain(), method)
     checked = check_images(embedding, images)
@@ -140,7 +150,7 @@ def certify(
         return embed(embedding, checked[part]), checked[part].reshape(part.stop - part.start, -1)
 
     run.settings["embedding"] = embedding.digest
-    return run(checked, index, load, chunk, progress)
+    return run(checked, index, load, chunk, checkpoint, progress)
 
 
 class _Run:
@@ -164,19 +174,40 @@ class _Run:
         label: Int[np.ndarray, " n"] | None,
         load: Callable[[slice], tuple[np.ndarray, np.ndarray]],
         chunk: int,
+        checkpoint: str | os.PathLike[str] | None,
         progress: bool,
     ) -> Certificate:
         if chunk < 1:
             raise ValueError(f"chunk must be at least 1, got {chunk}")
-        parts: list[Certificate] = []
+        run = "" if checkpoint is None else self._fingerprint(rows, label, chunk)
+        done, parts = Checkpoints(checkpoint, run), list[Certificate]()
         with tqdm(total=len(rows), desc="certify", unit="image", disable=not progress) as bar:
             for part in blocks(len(rows), chunk):
-                began = time.perf_counter()
-                z, named = load(part)
-                some = None if label is None else label[part]
-                parts.append(self._chunk(z, some, checksums(named), began))
-                bar.update(len(z))
-        return concatenate(parts)
+                found = done.load(part.start)
+                if found is None:
+                    began = time.perf_counter()
+                    z, named = load(part)
+                    some = None if label is None else label[part]
+                    found = self._chunk(z, some, checksums(named), began)
+                    done.save(part.start, found)
+                parts.append(found)
+                bar.update(len(found))
+        return replace(concatenate(parts), classes=self.classifier.classes, settings=self.settings)
+
+    def _fingerprint(
+        self, rows: np.ndarray, label: Int[np.ndarray, " n"] | None, chunk: int
+    ) -> str:
+        domain = self.prepared.domain
+        return fingerprint(
+            self.classifier.prototypes,
+            self.classifier.labels,
+            self.classifier.classes,
+            domain.inner,
+            domain.outer,
+            rows,
+            label,
+            {**self.settings, "blocks": domain.blocks, "chunk": chunk},
+        )
 
     def _chunk(
         self,

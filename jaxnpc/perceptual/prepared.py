@@ -96,11 +96,7 @@ def prepare(classifier: PrototypeClassifier, domain: SphereProduct) -> Prepared:
         TypeError: if the prototypes are not float32 or the domain is no product of spheres.
         ValueError: if the distance is not 2, there is a metric, or the domain does not fit.
     """
-    if callable(classifier.distance) or classifier.distance != 2 or classifier.metric is not None:
-        raise ValueError("classifier must have distance 2 and no metric, as embedded images do")
-    w = np.asarray(classifier.prototypes)
-    if w.dtype != np.float32:
-        raise TypeError(f"the prototypes are {w.dtype}: embedded images are float32, round them")
+    w = check_classifier(classifier)
     domain = as_float64(check_spheres(domain, w.shape[1]))
     labels = np.asarray(classifier.labels)
     own = [np.flatnonzero(labels == c) for c in range(len(classifier.classes))]
@@ -127,6 +123,21 @@ def prepare(classifier: PrototypeClassifier, domain: SphereProduct) -> Prepared:
     lengths = up(np.sqrt(per.upper))
     largest = float(total(exact(outer) * outer).upper)
     return Prepared(domain, w, labels, members, squares, lengths, apart, largest, device)
+
+
+def check_classifier(classifier: PrototypeClassifier) -> Float[np.ndarray, "K d"]:
+    """The prototypes of a classifier that can be one of embedded images.
+
+    Raises:
+        TypeError: if the prototypes are not float32.
+        ValueError: if the distance is not 2 or there is a metric.
+    """
+    if callable(classifier.distance) or classifier.distance != 2 or classifier.metric is not None:
+        raise ValueError("classifier must have distance 2 and no metric, as embedded images do")
+    w = np.asarray(classifier.prototypes)
+    if w.dtype != np.float32:
+        raise TypeError(f"the prototypes are {w.dtype}: embedded images are float32, round them")
+    return w
 
 
 def scores(prepared: Prepared, z: Float[np.ndarray, "n d"]) -> Scores:
