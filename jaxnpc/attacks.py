@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Int
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from tqdm import tqdm
 
 from jaxnpc.certificate import Certificate
@@ -21,7 +21,7 @@ from jaxnpc.distances import named_norm
 from jaxnpc.domains import Box, Domain, Unbounded
 from jaxnpc.extras import require
 from jaxnpc.prototypes import PrototypeClassifier, scores
-from jaxnpc.witnesses import admissible, gap, pull_back
+from jaxnpc.witnesses import admissible, gap, nearest_outside
 
 Logits = Callable[[Float[Array, "n d"]], Float[Array, "n C"]]
 Rows = Int[np.ndarray, " r"]
@@ -120,27 +120,94 @@ def attack(
     named_norm(q, "q")
     points = check_points(classifier, x, domain).astype(np.float64)
     label = check_labels(classifier, labels, len(points))
+    compiled = jax.jit(logits)
+    target = Target(
+        lambda batch: compiled(classifier, batch),
+        lambda found, of: leaves(classifier, found, of),
+        *_bounds(classifier, points, domain),
+    )
+    return attack_target(
+        target,
+        points,
+        label,
+        q=q,
+        domain=domain,
+        attacks=attacks,
+        radii=radii,
+        starts=starts,
+        batch=batch,
+        seed=seed,
+        progress=progress,
+    )
+
+
+class Target(NamedTuple):
+    """What is attacked, when it is no `PrototypeClassifier` of the points themselves.
+
+    Attributes:
+        see: logits of a batch of float32 points, differentiable by JAX.
+        left: given points and labels, which of them certainly are of another class.
+        low: the least value of a coordinate, for foolbox; the domain is met afterwards.
+        high: the largest.
+    """
+
+    see: Logits
+    left: Callable[[Float[np.ndarray, "n d"], Int[np.ndarray, " n"]], Bool[np.ndarray, " n"]]
+    low: float
+    high: float
+
+
+def attack_target(
+    target: Target,
+    points: Float[np.ndarray, "n d"],
+    label: Int[np.ndarray, " n"],
+    *,
+    q: float,
+    domain: Domain,
+    attacks: Sequence[Any] | None = None,
+    radii: Sequence[float] = (),
+    starts: Float[np.ndarray, "n d"] | None = None,
+    batch: int = 256,
+    seed: int = 0,
+    progress: bool = False,
+) -> Attacked:
+    """Attack points of anything that gives logits; arguments as for `attack`.
+
+    Args:
+        target: what is attacked.
+        points: n points, float64.
+        label: their class indices.
+        q: the norm.
+        domain: where inputs live.
+        attacks: as for `attack`.
+        radii: as for `attack`.
+        starts: as for `attack`.
+        batch: as for `attack`.
+        seed: as for `attack`.
+        progress: as for `attack`.
+
+    Returns:
+        The best adversarial point and distance of each point.
+
+    Raises:
+        ImportError: if foolbox is missing (extra `attacks`).
+        TypeError: if an attack is neither foolbox's nor a function.
+        ValueError: if starts have another shape than the points, or an attack with a fixed size is
+            given without radii.
+    """
     if starts is not None and np.shape(starts) != points.shape:
         raise ValueError(f"starts has shape {np.shape(starts)}, but the points {points.shape}")
-    low, high = _bounds(classifier, points, domain)
-    compiled = jax.jit(logits)
-
-    def see(batch: Float[Array, "n d"]) -> Float[Array, "n C"]:
-        return compiled(classifier, batch)
-
     with _foolbox(seed) as foolbox:
-        model = foolbox.models.JAXModel(see, bounds=(low, high))
-        runs = _runs(foolbox, model, see, q, attacks, radii, starts is not None)
-        missed = leaves(classifier, points, label)
+        model = foolbox.models.JAXModel(target.see, bounds=(target.low, target.high))
+        runs = _runs(foolbox, model, target.see, q, attacks, radii, starts is not None)
+        missed = target.left(points, label)
         best, distance = points.copy(), np.where(missed, 0.0, np.inf)
         which, failed = np.full(len(points), -1), np.zeros(len(points), np.int64)
         todo = np.flatnonzero(~missed & np.isfinite(points).all(axis=1))
         for rows in tqdm(
             np.array_split(todo, range(batch, len(todo), batch)), "attack", disable=not progress
         ):
-            begin = (
-                points if starts is None else _outwards(see, points, starts, label, rows, low, high)
-            )
+            begin = points if starts is None else _outwards(target, points, starts, label, rows)
             started = rows[np.isfinite(begin[rows]).all(axis=1)]
             for number, run in enumerate(runs):
                 who = started if run.from_starts else rows
@@ -148,7 +215,7 @@ def attack(
                     if found is None:
                         failed[part] += 1
                         continue
-                    found, part = _verified(classifier, points, label, found, part, domain)
+                    found, part = _verified(target, points, label, found, part, domain)
                     size = gap(found, points[part], q)
                     better = size < distance[part]
                     part = part[better]
@@ -264,7 +331,7 @@ def _survivors(
 
 
 def _verified(
-    classifier: PrototypeClassifier,
+    target: Target,
     points: Float[np.ndarray, "n d"],
     label: Int[np.ndarray, " n"],
     found: Float[np.ndarray, "r d"],
@@ -274,30 +341,29 @@ def _verified(
     """Those of the points that are adversarial, as near as bisection brings them."""
     found = np.where(np.isfinite(found), found, points[rows])
     found = admissible(found, domain)
-    good = leaves(classifier, found, label[rows])
+    good = target.left(found, label[rows])
     rows = rows[good]
     if not len(rows):
         return found[good], rows
     # From the point as the domain has it: a float32 point may lie beyond a wall by its rounding.
     inside = admissible(points[rows], domain)
-    return pull_back(classifier, inside, found[good], label[rows]), rows
+    return nearest_outside(inside, found[good], lambda x: target.left(x, label[rows])), rows
 
 
 def _outwards(
-    see: Logits,
+    target: Target,
     points: Float[np.ndarray, "n d"],
     starts: Float[np.ndarray, "n d"],
     label: Int[np.ndarray, " n"],
     rows: Rows,
-    low: float,
-    high: float,
 ) -> Float[np.ndarray, "n d"]:
     """Starts of these rows that the model finds adversarial; NaN where there are none."""
     chosen = np.full_like(points, np.nan)
     for push in reversed(PUSHES):
         away = starts[rows] + push * (starts[rows] - points[rows])
-        candidate = np.clip(away, low, high).astype(np.float32)
-        adversarial = np.asarray(jnp.argmax(see(jnp.asarray(candidate)), axis=1)) != label[rows]
+        candidate = np.clip(away, target.low, target.high).astype(np.float32)
+        predicted = np.asarray(jnp.argmax(target.see(jnp.asarray(candidate)), axis=1))
+        adversarial = predicted != label[rows]
         chosen[rows[adversarial]] = candidate[adversarial]
     return chosen
 

@@ -1,5 +1,7 @@
 """Points that leave their class: found near a given one, verified in float64, pulled back."""
 
+from collections.abc import Callable
+
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
@@ -103,17 +105,38 @@ def pull_back(
     Returns:
         Points on the segments that leave the class, no farther than those given.
     """
-    points, outside = np.asarray(points, np.float64), np.array(outside, np.float64)
-    inside = points.copy()
 
-    def outside_still(middle: Points) -> Bool[np.ndarray, " n"]:
+    def still(middle: Points) -> Bool[np.ndarray, " n"]:
         if rivals is None:
             return leaves(classifier, middle, labels)
         return crosses(classifier, middle, labels, rivals)
 
+    return nearest_outside(points, outside, still, steps=steps)
+
+
+def nearest_outside(
+    points: Points,
+    outside: Points,
+    still: Callable[[Points], Bool[np.ndarray, " n"]],
+    *,
+    steps: int = 20,
+) -> Points:
+    """Points moved towards others as far as bisection keeps them outside of something.
+
+    Args:
+        points: n points inside.
+        outside: n points outside.
+        still: whether each of n points is outside.
+        steps: how often the segment is halved.
+
+    Returns:
+        Points on the segments that are outside, no farther than those given.
+    """
+    points, outside = np.asarray(points, np.float64), np.array(outside, np.float64)
+    inside = points.copy()
     for _ in range(steps):
         middle = (inside + outside) / 2
-        out = outside_still(middle)[:, None]
+        out = still(middle)[:, None]
         inside, outside = np.where(out, inside, middle), np.where(out, middle, outside)
     return outside
 
